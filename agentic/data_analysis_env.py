@@ -1,0 +1,211 @@
+"""The environment: reset, step, score. One episode on one screen.
+
+The same environment serves training, evaluation and use. It owns what the agent must not touch: the gold, the
+documents and the sandbox session (opened at the first Python cell, closed with the episode).
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from agentic.records import Action, ExecResult, Message, Observation, ObservationStatus, Task, Trajectory, Verdict
+from agentic.reward.trajectory import score_trajectory
+from agentic.sandbox import Sandbox, SandboxError, Session
+from agentic.tables.card import DEFAULT_CHARS, card, load_tables
+from agentic.tables.read import Table
+from agentic.tools.base import TOOLS, ToolSpec
+from agentic.tools.calculator import CalculatorError, calculate
+from agentic.tools.retriever import Retriever
+
+OBSERVATION_CHARS = 1200
+
+
+@cache
+def system_text() -> str:
+    return resources.files("agentic").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
+
+
+def task_tools(task: Task) -> list[ToolSpec]:
+    return [TOOLS[name] for name in task.tools]
+
+
+def prompt_messages(task: Task, base_dir: Path, card_chars: int = DEFAULT_CHARS) -> list[Message]:
+    """System and user message of a task; table paths are relative to `base_dir`. The tool block is added by the renderer.
+
+    The card comes before the question, so that questions over one set of tables share a token prefix.
+    """
+    tables = load_tables(task.tables, base_dir)
+    described = {ref.name: ref.description for ref in task.tables}
+    shown = card({name: table.frame for name, table in tables.items()}, described, card_chars)
+    user = f"{shown}\nQuestion: {task.question}"
+    return [Message(role="system", content=system_text()), Message(role="user", content=user)]
+
+
+def cut(text: str, limit: int = OBSERVATION_CHARS) -> str:
+    """Head and tail of a long text with the number of dropped characters between them."""
+    if len(text) <= limit:
+        return text
+    head, tail = limit * 2 // 3, limit // 3
+    return f"{text[:head]}\n... {len(text) - head - tail} characters dropped ...\n{text[-tail:]}"
+
+
+@dataclass(frozen=True)
+class EnvironmentLimits:
+    cell_timeout_s: float = 10.0
+    observation_chars: int = OBSERVATION_CHARS
+
+
+class Environment:
+    """One episode. Use `reset`, then `step` for every action, then `score`; `close` always."""
+
+    def __init__(self, sandbox: Sandbox, limits: EnvironmentLimits | None = None) -> None:
+        self.sandbox = sandbox
+        self.limits = limits or EnvironmentLimits()
+        self.task: Task | None = None
+        self._session: Session | None = None
+        self._tables: dict[str, Table] = {}
+        self._base_dir = Path()
+
+    async def reset(self, task: Task, base_dir: Path) -> list[Message]:
+        """Start an episode; returns the prompt messages. Table paths of the task are relative to `base_dir`."""
+        await self.close()
+        self.task, self._base_dir = task, base_dir
+        self._tables = load_tables(task.tables, base_dir)
+        self._retriever = Retriever(task.documents)
+        return prompt_messages(task, base_dir)
+
+    async def step(self, action: Action) -> Observation:
+        """Run one action. Whatever the agent does wrong comes back as an observation that says how to go on."""
+        assert self.task is not None, "reset() comes before step()"
+        started = time.perf_counter()
+        if action.kind == "invalid" or action.name is None:
+            observation = Observation(status=ObservationStatus.INVALID_ACTION, text=action.error or "no tool was called")
+        elif action.name not in self.task.tools:
+            names = ", ".join(self.task.tools)
+            observation = Observation(
+                status=ObservationStatus.INVALID_ACTION, text=f"unknown tool {action.name}; the tools are: {names}"
+            )
+        elif action.name == "python_executor":
+            observation = await self._python(str(action.arguments["code"]))
+        elif action.name == "retriever":
+            observation = self._retrieve(action)
+        else:
+            observation = self._calculate(str(action.arguments["expression"]))
+        observation.tool = action.name
+        observation.wall_ms = (time.perf_counter() - started) * 1000
+        return observation
+
+    def score(self, trajectory: Trajectory) -> Verdict:
+        """Fill in the reward and its parts from what was observed; nothing is executed again."""
+        assert self.task is not None, "reset() comes before score()"
+        trajectory.reward, trajectory.parts, verdict = score_trajectory(self.task, trajectory)
+        return verdict
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    def _retrieve(self, action: Action) -> Observation:
+        top_k = action.arguments.get("top_k", 1)
+        top_k = top_k if isinstance(top_k, int) and 0 < top_k <= 10 else 1
+        found = self._retriever.search(str(action.arguments["query"]), top_k)
+        if not found:
+            return Observation(status=ObservationStatus.ERROR, text="no document matches; use other words")
+        text = "\n".join(f"[{document.title}] {document.text}" for document in found)
+        return Observation(
+            status=ObservationStatus.OK,
+            text=cut(text, self.limits.observation_chars),
+            data={"documents": [document.id for document in found]},
+        )
+
+    def _calculate(self, expression: str) -> Observation:
+        try:
+            value = calculate(expression)
+        except CalculatorError as error:
+            return Observation(status=ObservationStatus.ERROR, text=f"calculator: {error}")
+        shown = round(value, 6) if isinstance(value, float) else value
+        return Observation(status=ObservationStatus.OK, text=str(shown), data={"value": value})
+
+    async def _python(self, code: str) -> Observation:
+        if self._session is None:
+            files, prelude = self._files()
+            try:
+                self._session = await self.sandbox.session(files, prelude)
+            except SandboxError as error:
+                return Observation(status=ObservationStatus.KILLED, text=f"the Python session could not start: {error}")
+        result = await self._session.run(code, self.limits.cell_timeout_s)
+        return Observation(
+            status=ObservationStatus(result.status), text=self._told(result), data=result.model_dump(exclude_none=True)
+        )
+
+    def _files(self) -> tuple[dict[str, Path], str]:
+        """Files for the work folder, and the cell that reads them into the names of the card.
+
+        Names are passed as Python literals made by repr, so no path can break or extend the code.
+        """
+        assert self.task is not None
+        files: dict[str, Path] = {}
+        lines = ["from agentic.tables.read import read_table as _read"]
+        for ref in self.task.tables:
+            source = (self._base_dir / ref.path).resolve()
+            name = source.name if source.name not in files else f"{ref.name}_{source.name}"
+            files[name] = source
+            lines.append(f"{ref.name} = _read({name!r}).frame")
+        lines.append("del _read")
+        return files, "\n".join(lines)
+
+    def _told(self, result: ExecResult) -> str:
+        """What the model reads: output, then the error with a hint; never empty."""
+        parts = [result.stdout.rstrip()] if result.stdout.strip() else []
+        if result.value is not None:
+            parts.append(result.value)
+        if result.error is not None:
+            where = f" (line {result.error.line})" if result.error.line else ""
+            parts.append(f"{result.error.type}: {result.error.message}{where}")
+            hint = self._hint(result)
+            if hint:
+                parts.append(f"Hint: {hint}")
+        elif not parts:
+            parts.append("(no output; use print)" if result.status == "ok" else f"({result.status})")
+        if result.figures:
+            parts.append(f"(figures saved: {', '.join(result.figures)})")
+        if result.state == "restored":
+            parts.append("(the session was restarted; earlier cells were run again)")
+        elif result.state == "lost":
+            parts.append("(the session was restarted; variables are lost)")
+        return cut("\n".join(parts), self.limits.observation_chars)
+
+    def _hint(self, result: ExecResult) -> str:
+        """A remedy for the errors that small models make most: a name that is nearly right."""
+        assert result.error is not None
+        columns = [str(column) for table in self._tables.values() for column in table.frame.columns]
+        if result.error.type == "KeyError":
+            wanted = result.error.message.strip("'\"")
+            close = close_columns(wanted, columns)
+            if close:
+                return f"the column is {close[0]!r}" if len(close) == 1 else f"close columns: {', '.join(map(repr, close))}"
+            return f"columns: {cut(', '.join(map(repr, columns)), 400)}"
+        if result.error.type == "NameError":
+            return f"the tables are: {', '.join(self._tables)}"
+        return ""
+
+
+def close_columns(wanted: str, columns: list[str]) -> list[str]:
+    """Column names that `wanted` may have meant, nearest first: compared without case, spaces and punctuation."""
+
+    def bare(text: str) -> str:
+        return "".join(character for character in text.lower() if character.isalnum())
+
+    spelled: dict[str, str] = {}
+    for column in columns:
+        spelled.setdefault(bare(column), column)
+    if bare(wanted) in spelled:
+        return [spelled[bare(wanted)]]
+    near = difflib.get_close_matches(bare(wanted), list(spelled), n=3, cutoff=0.6)
+    return [spelled[key] for key in near]

@@ -1,0 +1,228 @@
+"""One trajectory's Python: a namespace that lives from cell to cell, and comes back after its process was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from agentic.errors import UserError
+from agentic.records import ExecError, ExecResult
+from agentic.sandbox.folder import remove_tree
+from agentic.sandbox.limits import Limits
+from agentic.sandbox.protocol import FrameError
+from agentic.sandbox.text import OutputRing, Scrubber, cut
+from agentic.sandbox.worker import Died, Worker, ZygoteProcess, explain, parse_reply
+
+FORGED = 1000
+"""Characters by which a text may exceed its limit (notes in the gap, replaced paths) and still be honest."""
+
+State = Literal["kept", "restored", "lost"]
+
+
+class SandboxError(Exception):
+    """A session could not be set up. `result` is that of the prelude, when the prelude is the cause."""
+
+    def __init__(self, message: str, result: ExecResult | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class Session:
+    """Made by Sandbox.session(). One cell runs at a time; further calls wait.
+
+    What `ExecResult.state` says about the namespace after the cell: kept; restored (the process was killed, a new one
+    has run the prelude and every cell that had ended ok, so only what failed cells did is gone); lost (there was nothing
+    to run again, or running it again failed: only the prelude's names are there).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        zygote: ZygoteProcess,
+        files: Mapping[str, Path],
+        prelude: str,
+        seed: str,
+        level: str,
+        limits: Limits,
+    ) -> None:
+        self.name = name
+        self.folder = zygote.folder / name
+        """Work folder, removed by close(). The code owns it: anything in it may be a link to anywhere."""
+        self._zygote = zygote
+        self._files = {_plain_name(key): Path(path) for key, path in files.items()}
+        self._prelude = prelude
+        self._seed = seed
+        self._level = level
+        self._limits = limits
+        self._history: list[str] = []
+        self._generation = 0
+        self._worker: Worker | None = None
+        self._lock = asyncio.Lock()
+        self.closed = False
+        self._scrub = Scrubber(str(self.folder))
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def run(self, code: str, timeout_s: float | None = None) -> ExecResult:
+        """Run one cell; `timeout_s` replaces the soft limit. What the code does is data: raises SandboxError only when
+        the sandbox itself is lost. A cancelled call kills the process; the next call restores the session."""
+        async with self._lock:
+            if self.closed:
+                raise SandboxError("the session is closed")
+            state: State = "kept"
+            if self._worker is None or not self._worker.alive:  # it died between two cells
+                state = await self._restore()
+            result = await self._execute(code, self._limits.soft_s if timeout_s is None else timeout_s)
+            if self._worker is None:
+                state = await self._restore()
+            elif result.status == "ok":
+                self._history.append(code)
+            return result.model_copy(update={"state": state})
+
+    async def reset(self) -> None:
+        """Forget every cell: a fresh process, files and prelude."""
+        async with self._lock:
+            self._history = []
+            await self.start()
+
+    async def close(self) -> None:
+        """End the process and remove the work folder."""
+        self.closed = True  # a run in progress sees its process die and does not restore it
+        if self._worker is not None:
+            self._worker.abandon()
+        async with self._lock:
+            if self._worker is not None:
+                await self._worker.kill()
+                self._worker = None
+            await asyncio.to_thread(self._remove)
+
+    async def start(self) -> None:
+        """A fresh process with files and prelude. Raises SandboxError."""
+        if self._worker is not None:
+            await self._worker.kill()
+            self._worker = None
+        self._generation += 1
+        await asyncio.to_thread(self._fill_folder)
+        try:
+            self._worker = await self._zygote.fork(
+                f"{self.name}.{self._generation}", self.folder, self._seed, self._level, self._limits
+            )
+        except (Died, FrameError):
+            why = self._zygote.last_words() or "its process ended at once"
+            raise SandboxError(f"the sandbox could not start a session: {why}") from None
+        if self._prelude:
+            result = await self._execute(self._prelude, self._limits.start_s)
+            if result.status != "ok":
+                error = result.error
+                raise SandboxError(f"prelude: {error.type}: {error.message}" if error else "prelude failed", result)
+
+    async def _restore(self) -> State:
+        """Bring the session back by running its successful cells again, whole and in order."""
+        if self.closed:
+            return "lost"
+        await self.start()
+        deadline = time.monotonic() + self._limits.replay_s
+        for code in self._history:
+            left = deadline - time.monotonic()
+            if self.closed or left <= 0 or (await self._execute(code, left)).status != "ok":
+                self._history = []
+                await self.start()
+                return "lost"
+        return "restored" if self._history else "lost"
+
+    async def _execute(self, code: str, timeout: float) -> ExecResult:
+        """Run a cell in the current process. On return `_worker` is None when the process had to go or is gone."""
+        worker = self._worker
+        assert worker is not None
+        started = time.monotonic()
+        try:
+            result = await self._converse(worker, code, timeout)
+        except FrameError as error:
+            await worker.kill()
+            result = self._failed("protocol_error", "ProtocolError", str(error))
+        except Died:
+            result = self._failed("killed", "SessionKilled", explain(await worker.wait_exit()))
+        except asyncio.CancelledError:
+            worker.abandon()
+            self._worker = None
+            raise
+        if worker.closed:
+            stdout, dropped = await asyncio.to_thread(self._read_output, worker.name)
+            result = result.model_copy(update={"stdout": stdout, "dropped_chars": dropped})
+            self._worker = None
+        wall_ms = (time.monotonic() - started) * 1000
+        return result.model_copy(update={"wall_ms": wall_ms, "isolation": self._level})
+
+    async def _converse(self, worker: Worker, code: str, timeout: float) -> ExecResult:
+        try:
+            request = await worker.send(code, timeout)
+        except FrameError as error:  # ours, not the session's
+            return self._failed("error", "ValueError", f"code too long: {error}")
+        message = await worker.receive(timeout)
+        if message is None:
+            worker.interrupt()
+            message = await worker.receive(self._limits.grace_s)
+        if message is None:
+            await worker.kill()
+            return self._failed(
+                "timeout", "TimeoutError", f"stopped after {timeout:g} s; it ignored the interrupt and was killed"
+            )
+        reply = parse_reply(message, request)
+        fields = reply.model_dump(exclude={"type", "id"})
+        if reply.status == "timeout" and reply.error is not None:
+            fields["error"]["message"] = f"stopped after {timeout:g} s"
+        # The session has cut its texts already; a forged answer is cut here.
+        fields["stdout"] = cut(reply.stdout, self._limits.stdout_chars + FORGED)[0]
+        fields["value"] = None if reply.value is None else cut(reply.value, self._limits.value_chars + FORGED)[0]
+        return ExecResult(**fields)
+
+    def _failed(
+        self, status: Literal["error", "timeout", "killed", "protocol_error"], kind: str, message: str
+    ) -> ExecResult:
+        return ExecResult(status=status, error=ExecError(type=kind, message=message))
+
+    def _read_output(self, worker: str) -> tuple[str, int]:
+        """What the dead process had printed. The file was writable by hostile code, so only its bytes are used."""
+        size = OutputRing.size(self._limits.stdout_chars)
+        path = self._zygote.output(worker)
+        data = path.read_bytes()[:size] if path.is_file() and path.stat().st_size == size else b""
+        ring = OutputRing(bytearray(data.ljust(size, b"\0")), self._limits.stdout_chars)
+        text, dropped = ring.read()
+        path.unlink(missing_ok=True)
+        return self._scrub(text), min(dropped, 1 << 53)
+
+    def _fill_folder(self) -> None:
+        """An empty work folder with a copy of every file.
+
+        Copies, not links: code that overwrites its table must not reach the user's file or another session's, a restored
+        session must see the file as it first was, and under Landlock the work folder alone then has to be readable.
+        """
+        self._remove()
+        self.folder.mkdir(mode=0o700)
+        for name, path in self._files.items():
+            try:
+                shutil.copyfile(path, self.folder / name)
+            except OSError as error:
+                raise UserError(f"{path}: {error.strerror or error}; a session needs to read it") from None
+
+    def _remove(self) -> None:
+        if self.folder.is_dir():
+            remove_tree(str(self.folder))
+        for generation in range(self._generation + 1):
+            with suppress(OSError):
+                self._zygote.output(f"{self.name}.{generation}").unlink()
+
+
+def _plain_name(name: str) -> str:
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise UserError(f"file name {name!r} of a session: use a plain name without folders")
+    return name

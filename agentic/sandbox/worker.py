@@ -1,0 +1,330 @@
+"""The supervisor's end: the zygote process and the session processes it forks. Nothing here blocks the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from agentic.errors import UserError
+from agentic.sandbox.limits import Limits
+from agentic.sandbox.protocol import FrameDecoder, FrameError, encode
+
+KEPT_VARIABLES = ("TZ", "LANG", "LC_ALL", "LC_CTYPE")
+"""The only variables of the trainer that code may see."""
+
+LOG = "zygote.log"
+
+FORKS_IN_FLIGHT = 16
+"""More would not be faster, and could fill the control socket."""
+
+
+class Died(Exception):
+    """The session's process ended, or closed its socket."""
+
+
+class ReplyError(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Annotated[str, StringConstraints(max_length=200)]
+    message: Annotated[str, StringConstraints(max_length=3000)]
+    line: int | None
+
+
+class CellReply(BaseModel):
+    """What a session says about a cell. It can lie about its own cell; it cannot send anything else."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    type: Literal["result"]
+    id: int
+    status: Literal["ok", "error", "timeout", "memory"]
+    stdout: str
+    dropped_chars: Annotated[int, Field(ge=0)]
+    value: str | None
+    error: ReplyError | None
+    figures: Annotated[list[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,200}\.png$")]], Field(max_length=10)]
+    files_changed: Annotated[list[str], Field(max_length=50)]
+    cpu_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    peak_mb: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Worker:
+    """One session process: its socket, and the news of its end."""
+
+    def __init__(self, name: str, zygote: ZygoteProcess, channel: socket.socket) -> None:
+        self.name = name
+        self._zygote = zygote
+        self._channel = channel
+        self._decoder = FrameDecoder()
+        self._inbox: deque[dict[str, Any]] = deque()
+        self._failure: Exception | None = None
+        self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._requests = 0
+        self.exit_code: asyncio.Future[int | None] = self._loop.create_future()
+        """Set by the zygote's report: >= 0 an exit status, < 0 minus a signal, None when the zygote itself is gone."""
+        self._loop.add_reader(channel, self._readable)
+
+    def _readable(self) -> None:
+        try:
+            data = self._channel.recv(1 << 16)
+            if not data:
+                raise Died
+            self._inbox.extend(self._decoder.feed(data))
+            if len(self._inbox) > 1:
+                raise FrameError("more than one answer")
+        except BlockingIOError:
+            return
+        except FrameError as error:
+            self._failure = error
+        except (Died, OSError):
+            self._failure = Died()
+        if self._failure is not None:
+            self._loop.remove_reader(self._channel)
+        self._news.set()
+
+    def ended(self, code: int | None) -> None:
+        """The zygote reports the end of the process: `code` becomes `exit_code`."""
+        if self._failure is None:
+            self._readable()  # a last answer may be waiting
+        if self._failure is None:  # no end of stream either: something the session started still holds the socket
+            self._failure = Died()
+            self._loop.remove_reader(self._channel)
+        self.exit_code.set_result(code)
+        self._news.set()
+
+    @property
+    def closed(self) -> bool:
+        """True after kill or abandon."""
+        return self._channel.fileno() < 0
+
+    @property
+    def alive(self) -> bool:
+        """False once the process has ended, closed its socket or sent something that was not asked for."""
+        return self._failure is None and not self._inbox and not self.exit_code.done()
+
+    async def receive(self, timeout: float) -> dict[str, Any] | None:
+        """The next message, or None after `timeout` seconds. Raises Died or FrameError."""
+        # A message that arrived is looked at before the clock: a loop that was busy elsewhere makes no timeouts.
+        if not self._inbox and self._failure is None:
+            self._news.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), timeout)
+        if isinstance(self._failure, FrameError):
+            raise self._failure
+        if self._inbox:
+            return self._inbox.popleft()
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    async def send(self, code: str, timeout: float) -> int:
+        """Send a cell; returns the request's number. Raises FrameError (too large), Died."""
+        self._requests += 1
+        data = encode({"type": "run", "id": self._requests, "code": code})
+        try:
+            await asyncio.wait_for(self._loop.sock_sendall(self._channel, data), timeout)
+        except (OSError, TimeoutError):
+            raise Died from None
+        return self._requests
+
+    def interrupt(self) -> None:
+        self._zygote.signal(self.name, "SIGINT")
+
+    async def kill(self) -> int | None:
+        """Kill the process group and wait for its end; returns the exit code (see `exit_code`)."""
+        self.abandon()
+        if not self.exit_code.done():
+            await asyncio.wait([self.exit_code], timeout=5)
+        return self.exit_code.result() if self.exit_code.done() else None
+
+    def abandon(self) -> None:
+        """Kill without waiting."""
+        if not self.closed:
+            self._loop.remove_reader(self._channel)
+            self._channel.close()
+        if self._failure is None:
+            self._failure = Died()
+        if not self.exit_code.done():
+            self._zygote.signal(self.name, "SIGKILL")
+
+    async def wait_exit(self) -> int | None:
+        """After Died: why. A process that only closed its socket is killed."""
+        if not self.exit_code.done():
+            await asyncio.wait([self.exit_code], timeout=0.5)
+        return await self.kill()
+
+
+class ZygoteProcess:
+    """The exec'ed zygote and its control socket."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._workers: dict[str, Worker] = {}
+        self._slots = asyncio.Semaphore(FORKS_IN_FLIGHT)
+        self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.alive = False
+
+    async def start(self, timeout: float) -> None:
+        """Call once, from the thread that runs the event loop (the zygote ends with that thread). Execs the zygote and wait until it can fork. Raises UserError with its last words when it cannot."""
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        with theirs, (self.folder / LOG).open("wb") as stderr:
+            # Popen execs through vfork: safe from a parent with threads, and nothing of its memory is copied.
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "agentic.sandbox.zygote",
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    str(self.folder),
+                ],
+                env=_environment(self.folder),
+                cwd=self.folder,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        self.alive = True
+        asyncio.get_running_loop().add_reader(self._control, self._readable)
+        done, _ = await asyncio.wait([self._ready], timeout=timeout)
+        if not done or not self._ready.result():
+            why = self.last_words() or f"no answer after {timeout:g} s"
+            await self.close()
+            raise UserError(f"the sandbox did not start: {why}; try `agentic doctor`")
+
+    def _readable(self) -> None:
+        try:
+            data = self._control.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        message = json.loads(data)
+        if message["type"] == "ready":
+            self._ready.set_result(True)
+        elif worker := self._workers.pop(message["session"], None):
+            worker.ended(message["code"])
+
+    def _lost(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._control)
+        self.alive = False
+        if not self._ready.done():
+            self._ready.set_result(False)
+        workers, self._workers = self._workers, {}
+        for worker in workers.values():
+            worker.ended(None)
+
+    def last_words(self) -> str:
+        """Last line on the stderr of the zygote and of sessions that could not be set up."""
+        log = self.folder / LOG
+        lines = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    async def fork(self, name: str, folder: Path, seed: str, level: str, limits: Limits) -> Worker:
+        """A new session process, hardened and waiting. Raises Died or FrameError when it does not come up."""
+        async with self._slots:
+            if not self.alive:
+                raise Died
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            worker = Worker(name, self, ours)
+            self._workers[name] = worker
+            output = str(self.output(name))
+            message = {"type": "fork", "session": name, "folder": str(folder), "output": output, "seed": seed}
+            try:
+                with theirs:
+                    self._send(message | {"level": level, "limits": asdict(limits)}, [theirs.fileno()])
+                if await worker.receive(limits.start_s) != {"type": "hello", "level": level}:
+                    raise FrameError("the session did not say hello")
+            except BaseException:
+                worker.abandon()
+                raise
+            return worker
+
+    def output(self, name: str) -> Path:
+        """File behind a session's output buffer."""
+        return self.folder / f"{name}.out"
+
+    def signal(self, name: str, number: Literal["SIGINT", "SIGKILL"]) -> None:
+        """Through the zygote: it knows which process ids are still its own."""
+        self._send({"type": "signal", "session": name, "signal": number}, [])
+
+    def _send(self, message: dict[str, Any], fds: list[int]) -> None:
+        if self.alive:
+            with suppress(BrokenPipeError, ConnectionResetError):  # `_lost` is about to be called
+                socket.send_fds(self._control, [json.dumps(message).encode()], fds)
+
+    async def close(self) -> None:
+        """End the zygote and every session, and wait for it."""
+        if self.alive:
+            self._lost()
+        self._control.close()
+        try:
+            await asyncio.to_thread(self._process.wait, 5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+
+
+def explain(code: int | None) -> str:
+    """How a process ended, in words."""
+    if code is None:
+        return "the sandbox process was lost"
+    if code < 0:
+        names = {number.value: number.name for number in signal.Signals}
+        return f"the Python process was killed by {names.get(-code, f'signal {-code}')}"
+    return f"the Python process ended with exit code {code}"
+
+
+def parse_reply(message: dict[str, Any], request: int) -> CellReply:
+    """Typed answer to request number `request`. Raises FrameError."""
+    try:
+        reply = CellReply.model_validate(message)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise FrameError(f"answer with a bad field {field}: {first['msg']}") from None
+    if reply.id != request:
+        raise FrameError("answer to another request")
+    return reply
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    package_root = str(Path(__file__).resolve().parents[2])
+    cache = Path(os.environ.get("AGENTIC_CACHE") or Path.home() / ".cache" / "agentic")
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return kept | {
+        "PATH": os.defpath,
+        "HOME": str(folder),
+        "PYTHONPATH": package_root,
+        "PYTHONSAFEPATH": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "PYTHONHASHSEED": "0",  # sets print in the same order in every session
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "2",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve a GiB of address space, which RLIMIT_AS counts
+        "MPLBACKEND": "Agg",
+        "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR") or str(cache / "matplotlib"),  # keeps the font list between runs
+    }

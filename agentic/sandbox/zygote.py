@@ -1,0 +1,201 @@
+"""The process every session is forked from: python -m agentic.sandbox.zygote CONTROL_FD PARENT_PID FOLDER
+
+It is exec'ed (never forked) by the supervisor, so it holds no gold answers, keys or device state. It stays single-threaded,
+preloads what cells use, and then only forks, signals and reaps. Control messages are JSON datagrams (SOCK_SEQPACKET):
+  in   {"type": "fork", "session", "folder", "output", "seed", "level", "limits"} with one file descriptor (the session's socket)
+       {"type": "signal", "session", "signal"}
+  out  {"type": "ready"}, {"type": "exit", "session", "code"} (negative: the signal that ended it)
+It ends, with all sessions, when the control socket closes or its parent dies, and removes FOLDER.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import io
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any
+
+from agentic.sandbox import child
+from agentic.sandbox.folder import remove_tree
+from agentic.sandbox.limits import Limits
+
+WARM_UP = """
+import io
+frame = pd.read_csv(io.StringIO("day,shop,sales\\n2024-01-01,a,1\\n2024-01-02,b,2.5"), parse_dates=["day"])
+print(frame, frame.dtypes, frame.describe())
+print(frame.groupby("shop")["sales"].sum().sort_values(ascending=False).round(2).to_string())
+frame.merge(frame, on="shop").pivot_table(index="shop", values="sales_x", aggfunc="mean")
+frame[frame["shop"].str.contains("a") & (frame["sales"] > 0)]
+"""
+
+
+def preload() -> None:
+    """Import what cells use and run through it once, so that no session pays for it."""
+    import sqlite3  # noqa: F401
+
+    import numpy
+    import pandas
+
+    if numpy.lib.NumpyVersion(numpy.__version__) >= "2.1.0":
+        numpy.set_printoptions(legacy="1.25")  # a scalar is shown as 6, not as np.int64(6)
+    for option, value in {"max_rows": 40, "min_rows": 20, "max_columns": 30, "width": 200, "max_colwidth": 80}.items():
+        pandas.set_option(f"display.{option}", value)
+    with suppress(ImportError):
+        import agentic.tables.read  # noqa: F401
+    stdout, sys.stdout = sys.stdout, io.StringIO()
+    exec(compile(WARM_UP, "<warm-up>", "exec"), {"pd": pandas, "np": numpy})
+    with suppress(ImportError):
+        import matplotlib.pyplot as pyplot
+
+        figure = pyplot.figure()
+        figure.gca().set_title("warm-up")
+        figure.savefig(io.BytesIO())
+        pyplot.close("all")
+    sys.stdout = stdout
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # site's versions also close sys.stdin
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, folder: str) -> None:
+        self._control = control
+        self._folder = folder
+        self._sessions: dict[int, str] = {}
+        self._stopped = False
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        self._stopped = True
+
+    def serve(self) -> None:
+        self._send({"type": "ready"})
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
+        while not self._stopped:
+            for fd, _ in poll.poll():
+                if fd == self._wake_read:
+                    os.read(self._wake_read, 4096)
+                    self._reap()
+                else:
+                    self._receive()
+        self._shut_down()
+
+    def _receive(self) -> None:
+        data, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+        if not data:
+            self._stopped = True
+            return
+        message = json.loads(data)
+        if message["type"] == "fork":
+            self._fork(message, socket.socket(fileno=fds[0]))
+        else:
+            for pid, session in self._sessions.items():
+                if session == message["session"]:
+                    self._signal(pid, signal.Signals[message["signal"]])
+
+    def _fork(self, message: dict[str, Any], channel: socket.socket) -> None:
+        try:
+            pid = os.fork()
+        except OSError:  # too many processes, or no memory
+            channel.close()
+            self._send({"type": "exit", "session": message["session"], "code": child.FAILED})
+            return
+        if pid == 0:
+            try:
+                for number in (signal.SIGCHLD, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_DFL)
+                signal.set_wakeup_fd(-1)
+                os.close(self._wake_read)
+                os.close(self._wake_write)
+                self._control.close()
+                limits = Limits(**message["limits"])
+                child.main(channel, message["folder"], message["output"], message["seed"], message["level"], limits)
+            except BaseException:
+                with suppress(BaseException):
+                    traceback.print_exc(file=sys.__stderr__)
+            finally:
+                os._exit(child.FAILED)
+        channel.close()
+        self._sessions[pid] = message["session"]
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        """SIGINT goes to the session, SIGKILL to its whole process group. `pid` is not reaped yet, so it is not reused."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+            if number == signal.SIGKILL:
+                os.killpg(pid, number)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            session = self._sessions.pop(ended.si_pid, None)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(ended.si_pid, signal.SIGKILL)
+            _, status = os.waitpid(ended.si_pid, 0)
+            self._kill_orphans()
+            if session is not None:
+                code = os.waitstatus_to_exitcode(status)
+                self._send({"type": "exit", "session": session, "code": code})
+
+    def _kill_orphans(self) -> None:
+        """Processes a session left behind are handed to the zygote (it is a subreaper); none outlives its session."""
+        path = f"/proc/self/task/{os.getpid()}/children"
+        if not os.path.exists(path):
+            return
+        with open(path) as file:
+            for pid in map(int, file.read().split()):
+                if pid not in self._sessions:
+                    os.kill(pid, signal.SIGKILL)
+
+    def _shut_down(self) -> None:
+        for pid in self._sessions:
+            self._signal(pid, signal.SIGKILL)
+        self._control.close()
+        while True:
+            try:
+                pid, _ = os.wait()
+            except ChildProcessError:
+                break
+            self._sessions.pop(pid, None)
+            self._kill_orphans()
+        remove_tree(self._folder)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):  # the supervisor is gone: the next read says so
+            self._control.send(json.dumps(message).encode())
+
+
+def main() -> None:
+    control_fd, parent, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    child.prctl(child.PR_SET_PDEATHSIG, signal.SIGTERM)
+    child.prctl(child.PR_SET_CHILD_SUBREAPER, 1)
+    control = socket.socket(fileno=control_fd)
+    control.set_inheritable(False)
+    if os.getppid() == parent:  # else it died before the line above
+        zygote = Zygote(control, folder)
+        preload()
+        gc.collect()
+        gc.freeze()
+        zygote.serve()
+    else:
+        remove_tree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The card: what a model is told about tables, in few tokens.
+
+One line a column: name, kind, range or frequent values, missing count. A card keeps to a character budget whatever the
+width of the table; what it leaves out is said, so that the model can look for it with code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+
+from agentic.config import CardConfig
+from agentic.records import TableRef
+from agentic.tables.read import Table, read_table
+
+CHARS_PER_TOKEN = 3.5
+DEFAULT_CHARS = 1600
+_SHOWN_VALUES = 6
+_VALUE_CHARS = 28
+
+
+def _shown(value: object) -> str:
+    """One value on one line, cut when long."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= _VALUE_CHARS else text[: _VALUE_CHARS - 1] + "…"
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
+
+
+def _name(name: object) -> str:
+    """The column name as code must spell it; repr where a plain print would hide a character."""
+    text = str(name)
+    return repr(text) if re.search(r"[\n\t\r\\]|^\s|\s$", text) else text
+
+
+def column_line(name: object, column: pd.Series) -> str:
+    missing = int(column.isna().sum())
+    present = column.dropna()
+    if present.empty:
+        return f"{_name(name)} (empty)"
+    if pd.api.types.is_bool_dtype(column):
+        line = f"{_name(name)} (bool): True, False"
+    elif pd.api.types.is_numeric_dtype(column):
+        line = f"{_name(name)} (number): {_number(present.min())} to {_number(present.max())}"
+    elif pd.api.types.is_datetime64_any_dtype(column):
+        line = f"{_name(name)} (date): {present.min():%Y-%m-%d} to {present.max():%Y-%m-%d}"
+    else:
+        counts = present.astype(str).value_counts()
+        # Ties in frequency are broken by the value, so that a card does not depend on the row order.
+        order = sorted(counts.index, key=lambda value: (-counts[value], value))[: _SHOWN_VALUES + 2] if len(counts) <= 1000 else None
+        values = order if order is not None else [str(value) for value in present.iloc[:2]]
+        # All of a short list; a taste of a longer one, where the question will name the value.
+        shown = values if len(counts) <= _SHOWN_VALUES + 2 else values[:4] if len(counts) <= 30 else values[:2]
+        rest = len(counts) - len(shown)
+        line = f"{_name(name)} (text): {', '.join(_shown(v) for v in shown)}" + (f", {rest} more" if rest else "")
+    return line + (f"; {missing} missing" if missing else "")
+
+
+def table_card(
+    name: str, frame: pd.DataFrame, description: str = "", max_chars: int = DEFAULT_CHARS, seen: dict[str, str] | None = None
+) -> str:
+    """Card of one table within `max_chars`; columns that do not fit are counted, never silently dropped.
+
+    `seen` maps lines of earlier tables to their table: a column that looks the same there is named in one line only.
+    """
+    head = f"Table {name}: {len(frame)} rows" + (f", {description}" if description else "")
+    lines = [head]
+    used = len(head)
+    same: dict[str, list[str]] = {}
+    for position, column in enumerate(frame.columns):
+        line = column_line(column, frame[column])
+        if seen is not None and seen.setdefault(line, name) != name:
+            same.setdefault(seen[line], []).append(_name(column))
+            continue
+        left = len(frame.columns) - position
+        if used + len(line) + 1 > max_chars - 60 * (left > 1):
+            lines.append(f"... {left} more columns; see {name}.columns")
+            break
+        lines.append(line)
+        used += len(line) + 1
+    lines[1:1] = [f"{', '.join(columns)}: as in {table}" for table, columns in same.items()]
+    return "\n".join(lines)
+
+
+def card(tables: Mapping[str, pd.DataFrame], descriptions: Mapping[str, str] | None = None, max_chars: int = DEFAULT_CHARS) -> str:
+    """Cards of all tables together within `max_chars`, shared evenly."""
+    described = descriptions or {}
+    seen: dict[str, str] = {}
+    parts: list[str] = []
+    left = max_chars
+    for position, (name, frame) in enumerate(tables.items()):
+        # What one table leaves unused, the next ones may use.
+        parts.append(table_card(name, frame, described.get(name, ""), left // (len(tables) - position), seen))
+        left -= len(parts[-1])
+    return "\n".join(parts)
+
+
+@lru_cache(maxsize=64)
+def _cached(path: str, mtime_ns: int, size: int) -> Table:
+    return read_table(path)
+
+
+def load_tables(refs: list[TableRef], base_dir: Path) -> dict[str, Table]:
+    """Read the tables of a task (cached by path, time and size); paths are relative to `base_dir`."""
+    tables: dict[str, Table] = {}
+    for ref in refs:
+        path = base_dir / ref.path
+        stat = path.stat() if path.exists() else None
+        tables[ref.name] = _cached(str(path), stat.st_mtime_ns, stat.st_size) if stat else read_table(path)
+    return tables
+
+
+def table_refs(files: list[Path] | tuple[Path, ...]) -> list[TableRef]:
+    """Names for a user's files: `df` for a single one, otherwise identifiers made from the file names."""
+    if len(files) == 1:
+        return [TableRef(name="df", path=str(files[0].resolve()), description=files[0].name)]
+    refs: list[TableRef] = []
+    taken: set[str] = set()
+    for file in files:
+        stem = re.sub(r"\W+", "_", file.name.split(".")[0]).strip("_").lower() or "table"
+        stem = stem if not stem[0].isdigit() else f"t_{stem}"
+        name, number = stem, 2
+        while name in taken:
+            name, number = f"{stem}_{number}", number + 1
+        taken.add(name)
+        refs.append(TableRef(name=name, path=str(file.resolve()), description=file.name))
+    return refs
+
+
+def run(config: CardConfig) -> int:
+    refs = table_refs(config.files)
+    tables = load_tables(refs, Path())
+    print(
+        card(
+            {ref.name: tables[ref.name].frame for ref in refs},
+            {ref.name: ref.description for ref in refs},
+            int(config.max_tokens * CHARS_PER_TOKEN),
+        )
+    )
+    for ref in refs:
+        for note in tables[ref.name].notes:
+            print(f"note ({ref.description}): {note}")
+    return 0

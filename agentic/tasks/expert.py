@@ -1,0 +1,143 @@
+"""Expert trajectories, executed in the real environment: their observations are what a model would see."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentic.policy.base import Conversation
+from agentic.policy.replay import ReplayPolicy
+from agentic.records import Message, ObservationStatus, StopReason, Task, Trajectory
+from agentic.rollout import RolloutLimits, assistant_message, run_episodes, tool_message
+from agentic.sandbox import Sandbox
+from agentic.tools.parse import render_call
+
+
+@dataclass(frozen=True)
+class Step:
+    """One scripted assistant turn."""
+
+    text: str | Callable[[str], str]
+    """The text, or a function of the last observation."""
+    mistake: bool = False
+    """A turn that must fail; it stays in the context with weight 0, only its repair is trained."""
+
+
+@dataclass(frozen=True)
+class Script:
+    task: Task
+    base_dir: Path
+    steps: list[Step]
+
+
+def python_step(code: str, mistake: bool = False) -> Step:
+    return Step(render_call("python_executor", {"code": code}), mistake)
+
+
+def misspell(name: str, rng: random.Random) -> str:
+    """A column name as a small model gets it wrong: case, separators, a lost or doubled letter, a lost unit."""
+    changes = [
+        name.lower(),
+        name.replace("_", " "),
+        name.replace(" ", "_"),
+        name.replace("_", ""),
+        name.title(),
+        re.sub(r"\s*[(\[].*[)\]]$", "", name),
+        re.sub(r"([a-z])([A-Z])", r"\1_\2", name),
+        name.split("_")[0],
+    ]
+    if len(name) > 3:
+        at = rng.randrange(1, len(name) - 1)
+        changes += [name[:at] + name[at + 1 :], name[:at] + name[at] + name[at:]]
+    different = [change for change in changes if change and change != name]
+    return rng.choice(different) if different else name + "s"
+
+
+def with_mistake(code: str, columns: tuple[str, ...], known: Iterable[str], rng: random.Random) -> str | None:
+    """The cell with one column misspelt, or None when that would be another column of the tables."""
+    if not columns:
+        return None
+    name = rng.choice(columns)
+    wrong = misspell(name, rng)
+    if wrong in set(map(str, known)) or repr(name) not in code:
+        return None
+    return code.replace(repr(name), repr(wrong))
+
+
+class _Play:
+    """Feeds each task's steps to the replay policy."""
+
+    def __init__(self, scripts: dict[str, Script]) -> None:
+        self.scripts = scripts
+
+    def __call__(self, conversation: Conversation) -> str:
+        turn = sum(message.role == "assistant" for message in conversation.messages)
+        steps = self.scripts[conversation.task_id].steps
+        if turn >= len(steps):
+            return ""
+        text = steps[turn].text
+        return text if isinstance(text, str) else text(conversation.messages[-1].content)
+
+
+def _messages(script: Script, trajectory: Trajectory) -> list[Message]:
+    messages: list[Message] = []
+    for turn, step in zip(trajectory.turns, script.steps, strict=True):
+        message = assistant_message(turn.text, turn.actions)
+        messages.append(message.model_copy(update={"weight": 0}) if step.mistake else message)
+        messages += [tool_message(observation, index) for index, observation in enumerate(turn.observations)]
+    return messages
+
+
+def _problem(script: Script, trajectory: Trajectory) -> str | None:
+    """Why an executed script is no expert trajectory, or None."""
+    if trajectory.stop_reason != StopReason.ANSWERED or len(trajectory.turns) != len(script.steps):
+        return f"ended as {trajectory.stop_reason} after {len(trajectory.turns)} of {len(script.steps)} turns"
+    for turn, step in zip(trajectory.turns, script.steps, strict=True):
+        failed = any(observation.status != ObservationStatus.OK for observation in turn.observations)
+        if failed != step.mistake:
+            return "a scripted mistake did not fail" if step.mistake else f"a step failed: {turn.observations[0].text[:120]}"
+    if trajectory.parts["task_success"] != 1.0:
+        return f"the answer {trajectory.answer!r} fails the task's own checks"
+    return None
+
+
+async def _execute(scripts: list[Script], concurrency: int) -> AsyncIterator[tuple[int, Task | str]]:
+    position = {script.task.id: index for index, script in enumerate(scripts)}
+    policy = ReplayPolicy(_Play({script.task.id: script for script in scripts}), name="expert")
+    async with Sandbox() as sandbox:
+        source = ((script.task, script.base_dir, 0) for script in scripts)
+        async for trajectory in run_episodes(source, policy, sandbox, RolloutLimits(concurrency=concurrency)):
+            index = position[trajectory.task_id]
+            script = scripts[index]
+            problem = _problem(script, trajectory)
+            if problem is not None:
+                yield index, problem
+                continue
+            last = trajectory.turns[-1].actions[0].answer or ""
+            yield index, script.task.model_copy(update={"expert_trajectory": _messages(script, trajectory), "answer": last})
+
+
+def execute_scripts(
+    scripts: list[Script], concurrency: int = 4, progress: Callable[[int, int], None] | None = None
+) -> tuple[list[Task], dict[str, str]]:
+    """Run every script in the sandbox. Returns the tasks with their trajectories, in the given order, and the dropped
+    ones as {task id: reason}: a trajectory that does not pass its own task's grader never becomes data."""
+
+    async def collect() -> list[Task | str | None]:
+        results: list[Task | str | None] = [None] * len(scripts)
+        done = 0
+        async for index, result in _execute(scripts, concurrency):
+            results[index] = result
+            done += 1
+            if progress is not None:
+                progress(done, len(scripts))
+        return results
+
+    results = asyncio.run(collect())
+    tasks = [result for result in results if isinstance(result, Task)]
+    dropped = {script.task.id: str(r) for script, r in zip(scripts, results, strict=True) if not isinstance(r, Task)}
+    return tasks, dropped

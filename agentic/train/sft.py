@@ -1,0 +1,368 @@
+"""`agentic sft`: supervised fine-tuning on agent tokens only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentic.config import SftConfig
+from agentic.errors import MissingExtra, UserError
+from agentic.model.chat import Renderer
+from agentic.model.fetch import resolve
+from agentic.train import runlog
+from agentic.train.data import Example, read_conversations
+from agentic.train.modelcard import write_card
+from agentic.train.packing import Row, Tokens, collate, make_batches
+
+if TYPE_CHECKING:
+    from agentic.train.trainer import PackedTrainer, Progress
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Tokenised data."""
+
+    examples: list[Tokens]
+    tools: list[dict[str, Any]]
+    """Schemas of every tool that occurs, by first occurrence."""
+    too_long: int
+    """Dropped: longer than max_length."""
+    untrained: int
+    """Dropped: no trained token (all turns have weight 0)."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(example.ids) for example in self.examples)
+
+    @property
+    def trained(self) -> int:
+        return sum(example.trained for example in self.examples)
+
+
+def run(config: SftConfig) -> int:
+    """Train; 0 when done, 130 when interrupted (resumable). Raises UserError for bad options, data or models."""
+    try:
+        import peft  # noqa: F401
+        import transformers
+        import trl  # noqa: F401
+    except ImportError:
+        raise MissingExtra("agentic sft", "train") from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    _check_options(config)
+    digest = runlog.data_hash(config.data_path)
+    folder = resolve(config.model_name_or_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    renderer = Renderer(tokenizer)
+    corpus = load_corpus(config.data_path, renderer, config.max_length)
+    batches = make_batches(corpus.examples, config.tokens_per_batch, config.share_prefix, config.seed)
+    _say_plan(config, corpus, batches)
+    if config.dry_run:
+        return 0
+    facts = {"data_hash": digest, "template_hash": renderer.template_hash, "end_ids": renderer.end_ids}
+    checkpoint = _prepare_folder(config, facts)
+    return _train(config, folder, renderer, corpus, batches, facts, checkpoint)
+
+
+# ------------------------------------------------------------------------------------------------ data
+
+
+def load_corpus(paths: tuple[Path, ...], renderer: Renderer, max_length: int) -> Corpus:
+    """Read and tokenise; an example that the template cannot render is named with file and line."""
+    examples: list[Tokens] = []
+    tools: dict[str, dict[str, Any]] = {}
+    dropped: Counter[str] = Counter()
+    for path in paths:
+        for example in read_conversations(path):
+            for tool in example.tools:
+                tools.setdefault(tool.name, tool.schema())
+            tokens = tokenise(example, renderer)
+            if not tokens.trained:
+                dropped["untrained"] += 1
+            elif len(tokens.ids) > max_length:
+                dropped["too long"] += 1
+            else:
+                examples.append(tokens)
+    if not examples:
+        raise UserError(
+            f"{', '.join(map(str, paths))}: no example left to train on ({dropped['too long']} longer than "
+            f"{max_length} tokens, {dropped['untrained']} without trained tokens); raise --max_length or look with "
+            "agentic data check"
+        )
+    return Corpus(examples, list(tools.values()), dropped["too long"], dropped["untrained"])
+
+
+def tokenise(example: Example, renderer: Renderer) -> Tokens:
+    try:
+        encoded = renderer.encode(example.messages, example.tools)
+    except UserError as error:
+        raise UserError(f"{example.where}: {error}") from None
+    return Tokens.from_mask(encoded.ids, encoded.mask)
+
+
+def _say_plan(config: SftConfig, corpus: Corpus, batches: list[list[Row]]) -> None:
+    computed = sum(len(row) for batch in batches for row in batch)
+    padded = sum(len(batch) * max(map(len, batch)) for batch in batches)
+    steps = _total_steps(config, len(batches))
+    _say(
+        f"{len(corpus.examples)} examples, {corpus.tokens} tokens, {corpus.trained} trained "
+        f"({corpus.trained / corpus.tokens:.1%}); dropped {corpus.too_long} longer than {config.max_length} tokens, "
+        f"{corpus.untrained} without trained tokens"
+    )
+    _say(
+        f"packed into {computed} tokens ({computed / corpus.tokens:.0%}), padding {1 - computed / padded:.1%}; "
+        f"{len(batches)} batches, {steps} optimizer steps"
+        + (f" or {config.max_minutes:g} minutes" if config.max_minutes is not None else "")
+    )
+
+
+def _total_steps(config: SftConfig, batches: int) -> int:
+    per_epoch = max(1, -(-batches // config.gradient_accumulation_steps))
+    return config.max_steps if config.max_steps > 0 else max(1, round(per_epoch * config.num_train_epochs))
+
+
+# ------------------------------------------------------------------------------------------ run folder
+
+
+def _check_options(config: SftConfig) -> None:
+    for name in ("tokens_per_batch", "gradient_accumulation_steps", "max_length", "save_steps", "logging_steps"):
+        if getattr(config, name) < 1:
+            raise UserError(f"--{name} must be at least 1, not {getattr(config, name)}")
+    if config.max_minutes is not None and config.max_minutes <= 0:
+        raise UserError(f"--max_minutes must be positive, not {config.max_minutes}")
+    if config.lora_rank < 0:
+        raise UserError(f"--lora_rank must be 0 (all weights) or more, not {config.lora_rank}")
+    from transformers import SchedulerType
+
+    names = [item.value for item in SchedulerType]
+    if config.lr_scheduler_type not in names:
+        raise UserError(f"--lr_scheduler_type {config.lr_scheduler_type}: choose one of {', '.join(names)}")
+
+
+def _prepare_folder(config: SftConfig, facts: dict[str, Any]) -> Path | None:
+    """Make the run folder and find the checkpoint to continue from (None: start anew)."""
+    output = config.output_dir
+    output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(output / "saving", ignore_errors=True)  # left by a run that was killed while saving
+    if not config.resume_from_checkpoint:
+        if runlog.checkpoints(output) or (output / "final").exists():
+            raise UserError(
+                f"{output}: holds a run already; add --resume_from_checkpoint to continue it, "
+                "or name another --output_dir"
+            )
+        (output / "metrics.jsonl").unlink(missing_ok=True)
+        runlog.write_json(output / "config.json", runlog.describe_run(config, seed=config.seed, **facts))
+        return None
+    checkpoint, broken = runlog.newest_whole(output)
+    for path in broken:
+        _say(f"{path}: half-written, moved to {path.name}.broken")
+        shutil.rmtree(path.with_suffix(".broken"), ignore_errors=True)
+        path.rename(path.with_suffix(".broken"))
+    if checkpoint is None:
+        raise UserError(f"{output}: no whole checkpoint to resume from; start without --resume_from_checkpoint")
+    before = runlog.read_json(output / "config.json")
+    for name in ("data_hash", "template_hash"):
+        if before.get(name) != facts[name]:
+            raise UserError(
+                f"{output}: {name} was {before.get(name)}, is {facts[name]} now; resume needs the same data"
+            )
+    runlog.cut_metrics(output / "metrics.jsonl", int(checkpoint.name.removeprefix("checkpoint-")))
+    _say(f"resuming from {checkpoint}")
+    return checkpoint
+
+
+# -------------------------------------------------------------------------------------------- training
+
+
+def autocast_type(dtype: str) -> Literal["float32", "bfloat16", "float16"]:
+    """The autocast type for this machine. Raises UserError for float16 on a CPU (it overflows, and is slow there)."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if dtype == "auto":
+        fast = torch.cuda.is_bf16_supported() if gpu else torch.cpu._is_avx512_bf16_supported()
+        return "bfloat16" if fast else "float32"
+    if dtype == "float16":
+        if not gpu:
+            raise UserError("--dtype float16 needs a GPU; use bfloat16 or float32 on a CPU")
+        return "float16"
+    return "bfloat16" if dtype == "bfloat16" else "float32"
+
+
+def _train(
+    config: SftConfig,
+    folder: str,
+    renderer: Renderer,
+    corpus: Corpus,
+    batches: list[list[Row]],
+    facts: dict[str, Any],
+    checkpoint: Path | None,
+) -> int:
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import AutoModelForCausalLM, PrinterCallback
+    from trl import SFTConfig as TrlConfig
+
+    from agentic.train.trainer import PackedTrainer, Progress
+
+    tokenizer = renderer.tokenizer
+    # One end token everywhere: SFT label, tokenizer, generation. Padding may be the same id: labels decide, not ids.
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(renderer.end_ids[0])
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    model.config.use_cache = False
+    model.generation_config.eos_token_id = renderer.end_ids
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    dtype = autocast_type(config.dtype)
+    arguments = TrlConfig(
+        output_dir=str(config.output_dir),
+        per_device_train_batch_size=1,  # an item is a whole batch of packed rows
+        gradient_accumulation_steps=config.gradient_accumulation_steps,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_scheduler_type,
+        warmup_steps=config.warmup_steps,
+        num_train_epochs=config.num_train_epochs,
+        max_steps=config.max_steps,
+        logging_steps=config.logging_steps,
+        logging_first_step=True,
+        save_strategy="steps",
+        save_steps=config.save_steps,
+        save_total_limit=config.save_total_limit,
+        seed=config.seed,
+        report_to=config.report_to,
+        bf16=dtype == "bfloat16",
+        fp16=dtype == "float16",
+        use_cpu=not torch.cuda.is_available(),
+        gradient_checkpointing=False,
+        remove_unused_columns=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+        disable_tqdm=True,
+    )
+    lora = None
+    if config.lora_rank:
+        lora = LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=2 * config.lora_rank,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        )
+    pad_id = tokenizer.pad_token_id
+    progress = Progress(config.output_dir / "metrics.jsonl", _say)
+    seal = runlog.read_seal(checkpoint) if checkpoint else None
+    trainer = PackedTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=Dataset.from_dict({"batch": list(range(len(batches)))}),
+        data_collator=lambda items: collate([row for item in items for row in batches[item["batch"]]], pad_id),
+        processing_class=tokenizer,
+        peft_config=lora,
+        callbacks=[progress],
+        max_minutes=config.max_minutes,
+        elapsed_s=seal["elapsed_s"] if seal else 0.0,
+    )
+    progress.trainer = trainer
+    trainer.remove_callback(PrinterCallback)
+    with _stop_on_signal(progress):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if progress.stop_requested:
+        _say(
+            f"stopped after step {trainer.state.global_step}; a checkpoint is in {config.output_dir}. "
+            "Continue with the same command and --resume_from_checkpoint"
+        )
+        return INTERRUPTED
+    if progress.timed_out:
+        _say(f"time limit of {config.max_minutes:g} minutes reached after step {trainer.state.global_step}")
+    _export(config, trainer, renderer, corpus, facts)
+    return 0
+
+
+@contextmanager
+def _stop_on_signal(progress: Progress) -> Iterator[None]:
+    """Ctrl-C and SIGTERM finish the current step and save; a second one stops at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        if progress.stop_requested:
+            raise KeyboardInterrupt
+        progress.stop_requested = True
+        _say("stopping after this step (again to stop at once)")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---------------------------------------------------------------------------------------------- export
+
+
+def _export(
+    config: SftConfig, trainer: PackedTrainer, renderer: Renderer, corpus: Corpus, facts: dict[str, Any]
+) -> None:
+    """Write final/: a folder that transformers or peft loads, with template, generation config and card."""
+    if not trainer.is_world_process_zero():
+        return
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    final = config.output_dir / "final"
+    staging = config.output_dir / f".final.{os.getpid()}"
+    model.config.use_cache = True
+    if config.lora_rank:
+        model.peft_config["default"].base_model_name_or_path = config.model_name_or_path
+    model.save_pretrained(staging)
+    if config.lora_rank:
+        halve_adapter(staging / "adapter_model.safetensors")
+    renderer.tokenizer.save_pretrained(staging)
+    model.generation_config.save_pretrained(staging)
+    about = runlog.describe_run(config)
+    write_card(
+        staging,
+        **facts,
+        base_model=config.model_name_or_path,
+        method=f"LoRA, rank {config.lora_rank}, all linear layers" if config.lora_rank else "full fine-tuning",
+        command=about["command"],
+        data=[path.name for path in config.data_path],
+        examples=len(corpus.examples),
+        trained_tokens=trainer.tokens_trained,
+        steps=trainer.state.global_step,
+        seed=config.seed,
+        hours=round(trainer.elapsed_s / 3600, 3),
+        machine=f"{about['machine']['platform']}, {about['machine']['cpus']} CPUs",
+        tools=corpus.tools,
+        versions=about["versions"],
+        git_commit=about["git_commit"],
+    )
+    shutil.rmtree(final, ignore_errors=True)
+    staging.rename(final)
+    _say(f"wrote {final}")
+
+
+def halve_adapter(path: Path) -> None:
+    """Rewrite adapter weights as bfloat16: half the size, and the noise is far below what training leaves."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(path).items()}
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def _say(text: str) -> None:
+    if int(os.environ.get("RANK", "0")) == 0:
+        print(text, flush=True)
