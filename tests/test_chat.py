@@ -75,12 +75,13 @@ def stream(renderer: Renderer, messages: list[Message]) -> tuple[list[int], list
 
 
 def test_template_writes_what_we_define(shipped: Renderer) -> None:
-    messages = [*conversation("how many?")[:2], call("print('中文')\n", content="Count first.")]
+    code = "print('中文')\n"
+    messages = [*conversation("how many?")[:2], call(code, content="Count first.")]
     expected = (
         f"<|im_start|>system\nYou analyse data.\n{tools_text(ALL_TOOLS)}<|im_end|>\n"
         f"<|im_start|>user\n{messages[1].content}<|im_end|>\n"
         "<|im_start|>assistant\nCount first.\n"
-        f"{render_call('python_executor', {'code': "print('中文')" + chr(10)})}<|im_end|>\n"
+        f"{render_call('python_executor', {'code': code})}<|im_end|>\n"
     )
     assert shipped.text(messages, ALL_TOOLS) == expected
 
@@ -88,7 +89,9 @@ def test_template_writes_what_we_define(shipped: Renderer) -> None:
 @pytest.mark.parametrize("tools", [ALL_TOOLS, ALL_TOOLS[1:], ALL_TOOLS[2:]], ids=lambda tools: tools[0].name)
 def test_tools_text_is_what_the_template_makes(shipped: Renderer, tools: list) -> None:
     user = [Message(role="user", content="x")]
-    assert shipped.text(user, tools).startswith(f"<|im_start|>system\n{tools_text(tools)}<|im_end|>\n<|im_start|>user\n")
+    assert shipped.text(user, tools).startswith(
+        f"<|im_start|>system\n{tools_text(tools)}<|im_end|>\n<|im_start|>user\n"
+    )
     action = parse_message(tools_text(tools).rsplit("this: ", 1)[1], tools)[0]
     assert (action.kind, action.name) == ("tool", tools[0].name)
 

@@ -417,6 +417,11 @@ def test_the_environment_holds_no_secrets(run: Run, sandbox: Sandbox) -> None:
     assert {"'MPLBACKEND': 'Agg'", "'OMP_NUM_THREADS': '1'"} <= set(result.stdout.strip("{").split(", "))
 
 
+def test_sessions_are_forked_from_a_single_thread(run: Run, sandbox: Sandbox) -> None:
+    (result,) = run(cells(sandbox, "import os; len(os.listdir(f'/proc/{os.getppid()}/task'))"))
+    assert result.value == "1"
+
+
 def test_too_long_code_is_an_error(run: Run, sandbox: Sandbox) -> None:
     result, after = run(cells(sandbox, "#" * (MAX_FRAME + 1), "#" * (MAX_FRAME // 2) + "\n1"))
     assert (result.status, after.value) == ("error", "1")

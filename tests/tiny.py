@@ -61,7 +61,9 @@ def call(code: str, content: str = "", weight: int | None = None) -> Message:
     return Message(role="assistant", content=content, tool_calls=[ToolCall(function=function)], weight=weight)
 
 
-def conversation(question: str, card: str = "Table df: 3 rows\na (number): 1 to 3", answer: str = "It is 3.") -> list[Message]:
+def conversation(
+    question: str, card: str = "Table df: 3 rows\na (number): 1 to 3", answer: str = "It is 3."
+) -> list[Message]:
     return [
         Message(role="system", content="You analyse data."),
         Message(role="user", content=f"{card}\n{question}"),

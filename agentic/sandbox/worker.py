@@ -324,6 +324,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MALLOC_ARENA_MAX": "2",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's allocator; only one thread survives a fork
         "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve a GiB of address space, which RLIMIT_AS counts
         "MPLBACKEND": "Agg",
         "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR") or str(cache / "matplotlib"),  # keeps the font list between runs

@@ -20,7 +20,7 @@ IGNORED = -100
 MIN_PREFIX = 48
 """Shorter shared prefixes are not worth a group."""
 MAX_ROW_TOKENS = 1024
-"""The mask is dense, so attention grows with the square of the row: rows stay short, batches hold several."""
+"""Long enough for the examples of one table; attention follows segments, so its cost does not grow with the row."""
 MAX_GROUP = 8
 """Examples per group: more would make the gradient of a batch one table's gradient."""
 
@@ -158,10 +158,9 @@ def make_batches(
 
     A single example longer than the budget is a batch of its own. Same seed, same batches.
     """
-    row_tokens = min(MAX_ROW_TOKENS, tokens_per_batch)
-    groups = make_groups(examples, share_prefix, row_tokens, seed)
+    groups = make_groups(examples, share_prefix, tokens_per_batch, seed)
     random.Random(seed).shuffle(groups)
-    rows = [make_row(members) for members in _fill(groups, row_tokens)]
+    rows = [make_row(members) for members in _fill(groups, tokens_per_batch)]
     # Rows of about the same length stand together, so that little is padded.
     rows.sort(key=len)
     batches: list[list[Row]] = []
@@ -191,11 +190,27 @@ def _fill(groups: Sequence[Group], capacity: int) -> list[list[Group]]:
     return full + [members for _, members in open_rows]
 
 
-def collate(rows: Sequence[Row], pad_id: int) -> dict[str, torch.Tensor]:
-    """Tensors for one forward pass of B rows padded to L.
+def segment_bounds(row: Row) -> list[tuple[int, int, int, int]]:
+    """(prefix start, prefix end, start, end) of every segment in order; a segment without a prefix has 0, 0."""
+    bounds: list[tuple[int, int, int, int]] = []
+    start, prefix = 0, (0, 0)
+    for index in range(1, len(row) + 1):
+        if index < len(row) and (row.groups[index], row.segments[index]) == (row.groups[start], row.segments[start]):
+            continue
+        if row.segments[start] == 0:
+            bounds.append((0, 0, start, index))
+            prefix = (start, index)
+        else:
+            shares = prefix[1] > prefix[0] and row.groups[prefix[0]] == row.groups[start]
+            bounds.append((*(prefix if shares else (0, 0)), start, index))
+        start = index
+    return bounds
 
-    input_ids, labels, position_ids: int64 [B, L]; attention_mask: bool [B, 1, L, L], True where row i may see column j.
-    Padding has label -100 and sees only itself (a row without any True would be NaN in softmax).
+
+def collate(rows: Sequence[Row], pad_id: int) -> dict[str, torch.Tensor]:
+    """input_ids, labels, position_ids: int64 [B, L] of B rows padded to L; padding has label -100.
+
+    Who sees whom is not in here: `segment_bounds` says it to train/attention.py.
     """
     import torch
 
@@ -205,16 +220,8 @@ def collate(rows: Sequence[Row], pad_id: int) -> dict[str, torch.Tensor]:
         values: list[list[int]] = [getattr(row, field) for row in rows]
         return torch.tensor([value + [fill] * (length - len(value)) for value in values], dtype=torch.long)
 
-    groups, segments = stack("groups", 0), stack("segments", 0)
-    same_group = groups[:, :, None] == groups[:, None, :]
-    visible = (segments[:, None, :] == 0) | (segments[:, :, None] == segments[:, None, :])
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    real = groups[:, None, :] > 0
-    mask = same_group & visible & causal & real
-    mask |= torch.eye(length, dtype=torch.bool)
     return {
         "input_ids": stack("ids", pad_id),
         "labels": stack("labels", IGNORED),
         "position_ids": stack("positions", 0),
-        "attention_mask": mask[:, None],
     }

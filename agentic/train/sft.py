@@ -20,7 +20,7 @@ from agentic.model.fetch import resolve
 from agentic.train import runlog
 from agentic.train.data import Example, read_conversations
 from agentic.train.modelcard import write_card
-from agentic.train.packing import Row, Tokens, collate, make_batches
+from agentic.train.packing import Row, Tokens, make_batches
 
 if TYPE_CHECKING:
     from agentic.train.trainer import PackedTrainer, Progress
@@ -214,18 +214,22 @@ def _train(
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import SFTConfig as TrlConfig
 
-    from agentic.train.trainer import PackedTrainer, Progress
+    from agentic.train import attention
+    from agentic.train.trainer import PackedTrainer, Progress, with_layout
 
     tokenizer = renderer.tokenizer
     # One end token everywhere: SFT label, tokenizer, generation. Padding may be the same id: labels decide, not ids.
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(renderer.end_ids[0])
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    dtype = autocast_type(config.dtype)
+    # Frozen weights need no float32 master copy; casting them once and not in every step saves a third of the forward
+    # time on a CPU. What is trained stays float32.
+    frozen = torch.bfloat16 if config.lora_rank and dtype == "bfloat16" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=frozen, attn_implementation=attention.NAME)
     model.config.use_cache = False
     model.generation_config.eos_token_id = renderer.end_ids
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    dtype = autocast_type(config.dtype)
     arguments = TrlConfig(
         output_dir=str(config.output_dir),
         per_device_train_batch_size=1,  # an item is a whole batch of packed rows
@@ -245,7 +249,7 @@ def _train(
         bf16=dtype == "bfloat16",
         fp16=dtype == "float16",
         use_cpu=not torch.cuda.is_available(),
-        gradient_checkpointing=False,
+        activation_checkpointing=False,
         remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,
@@ -267,7 +271,7 @@ def _train(
         model=model,
         args=arguments,
         train_dataset=Dataset.from_dict({"batch": list(range(len(batches)))}),
-        data_collator=lambda items: collate([row for item in items for row in batches[item["batch"]]], pad_id),
+        data_collator=lambda items: with_layout([row for item in items for row in batches[item["batch"]]], pad_id),
         processing_class=tokenizer,
         peft_config=lora,
         callbacks=[progress],
@@ -324,6 +328,7 @@ def _export(
     final = config.output_dir / "final"
     staging = config.output_dir / f".final.{os.getpid()}"
     model.config.use_cache = True
+    model.config._attn_implementation = "sdpa"
     if config.lora_rank:
         model.peft_config["default"].base_model_name_or_path = config.model_name_or_path
     model.save_pretrained(staging)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,18 @@ from transformers import TrainerCallback, get_scheduler
 from trl import SFTTrainer
 
 from agentic import jsonl
-from agentic.train.packing import IGNORED
+from agentic.train.attention import Segment, layout
+from agentic.train.packing import IGNORED, Row, collate, segment_bounds
 from agentic.train.runlog import checkpoints, seal
+
+
+def with_layout(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
+    """A batch for PackedTrainer: the tensors of `collate` and the layout of its rows."""
+    batch: dict[str, Any] = dict(collate(rows, pad_id))
+    # Any 4D mask keeps transformers from building its own; packed attention never reads it.
+    batch["attention_mask"] = torch.ones(len(rows), 1, 1, 1, dtype=torch.bool)
+    batch["layout"] = [[Segment(*bounds) for bounds in segment_bounds(row)] for row in rows]
+    return batch
 
 
 class PackedTrainer(SFTTrainer):  # type: ignore[misc]
@@ -62,9 +72,10 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
         following = F.pad(labels[:, 1:], (0, 1), value=IGNORED)  # [B, L]: the label of the next token
         self._selected = following != IGNORED
         targets = following[self._selected]  # [N]
-        features = {name: value for name, value in inputs.items() if name != "labels"}
+        features = {name: value for name, value in inputs.items() if name not in {"labels", "layout"}}
         try:
-            outputs = model(**features, use_cache=False)
+            with layout(inputs["layout"]):
+                outputs = model(**features, use_cache=False)
         finally:
             self._selected = None
         logits = outputs.logits.float()  # [N, V]
@@ -87,7 +98,7 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """With a time limit the rate follows whichever is further on, the steps or the clock."""
-        if self.max_s is None or self.lr_scheduler is not None:
+        if self.max_s is None:
             return super().create_scheduler(num_training_steps, optimizer)
         optimizer = optimizer or self.optimizer
         warmup = self.args.get_warmup_steps(num_training_steps)
@@ -108,7 +119,7 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
         folder = f"checkpoint-{self.state.global_step}"
         self._staging = staging
         try:
-            super()._save_checkpoint(model, trial)
+            super(SFTTrainer, self)._save_checkpoint(model, trial)  # without TRL's card; final/ gets ours
         finally:
             self._staging = None
         self.accelerator.wait_for_everyone()
