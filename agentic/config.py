@@ -12,6 +12,14 @@ from typing import Literal
 
 from tyro.conf import Positional
 
+from agentic.errors import UserError
+
+
+def _check_files(files: tuple[Path, ...], option: str = "") -> None:
+    """The command line accepts a list without an element; no command can use one."""
+    if not files:
+        raise UserError(f"no file given; name one or more files{option}")
+
 
 @dataclass(frozen=True)
 class DoctorConfig:
@@ -80,6 +88,9 @@ class QuestionsConfig:
     seed: int = 0
     """Same seed, same questions."""
 
+    def __post_init__(self) -> None:
+        _check_files(self.files)
+
 
 @dataclass(frozen=True)
 class DatasetConfig:
@@ -117,6 +128,9 @@ class CardConfig:
     """One or more csv files."""
     max_tokens: int = 300
     """Budget for all cards together, estimated at 3.5 characters a token."""
+
+    def __post_init__(self) -> None:
+        _check_files(self.files)
 
 
 @dataclass(frozen=True)
@@ -168,6 +182,9 @@ class SftConfig:
     dry_run: bool = False
     """Resolve, tokenise, print the plan, train nothing."""
 
+    def __post_init__(self) -> None:
+        _check_files(self.data_path, " after --data_path")
+
 
 @dataclass(frozen=True)
 class EvalConfig:
@@ -188,7 +205,7 @@ class EvalConfig:
     replay: Literal["oracle", "empty"] | None = None
     """oracle plays the expert trajectories (must give 100 %), empty answers nothing (must give 0 %)."""
     output_dir: Path = Path("runs/eval")
-    """Run folder: trajectories.jsonl, metrics.json, bad_cases.jsonl, config.json. Finished tasks are not run again."""
+    """Run folder: trajectories.jsonl, metrics.json, bad_cases.jsonl, run.json. Finished tasks are not run again."""
     limit: int | None = None
     """Only the first this many tasks."""
     samples: int = 1
@@ -225,6 +242,23 @@ class AskConfig:
     """Turns before the agent is stopped."""
     json: bool = False
     """Print the trajectory as one JSON object."""
+
+    def __post_init__(self) -> None:
+        _check_files(self.files)
+
+
+@dataclass(frozen=True)
+class QuickstartConfig:
+    """The whole loop in a quarter of an hour: fetch, build, train, evaluate before and after, ask about a real file."""
+
+    output_dir: Path = Path("runs/quickstart")
+    """Folder for data, run and results. A second call continues where the first one stopped."""
+    minutes: float = 6.0
+    """Minutes of training."""
+    held_out: int = 24
+    """Held-out tasks of each sort (operations, general) to evaluate on."""
+    file: Path = Path("examples/penguins.csv")
+    """The csv file that the trained agent answers questions about."""
 
 
 __all__ = [name for name in dir() if name.endswith("Config")]

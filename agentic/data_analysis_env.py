@@ -7,15 +7,17 @@ documents and the sandbox session (opened at the first Python cell, closed with 
 from __future__ import annotations
 
 import difflib
+import keyword
 import time
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from agentic.errors import UserError
 from agentic.records import Action, ExecResult, Message, Observation, ObservationStatus, Task, Trajectory, Verdict
 from agentic.reward.trajectory import score_trajectory
-from agentic.sandbox import Sandbox, SandboxError, Session
+from agentic.sandbox import Sandbox, Session
 from agentic.tables.card import DEFAULT_CHARS, card, load_tables
 from agentic.tables.read import Table
 from agentic.tools.base import TOOLS, ToolSpec
@@ -23,6 +25,8 @@ from agentic.tools.calculator import CalculatorError, calculate
 from agentic.tools.retriever import Retriever
 
 OBSERVATION_CHARS = 1200
+MAX_DOCUMENTS = 10
+"""Documents that one retriever call returns at most."""
 
 
 @cache
@@ -31,6 +35,10 @@ def system_text() -> str:
 
 
 def task_tools(task: Task) -> list[ToolSpec]:
+    """The tools a task offers, in its order. Raises UserError for a name that is no tool."""
+    unknown = [name for name in task.tools if name not in TOOLS]
+    if unknown:
+        raise UserError(f"task {task.id}: unknown tool {unknown[0]!r}; the tools are {', '.join(TOOLS)}")
     return [TOOLS[name] for name in task.tools]
 
 
@@ -46,12 +54,15 @@ def prompt_messages(task: Task, base_dir: Path, card_chars: int = DEFAULT_CHARS)
     return [Message(role="system", content=system_text()), Message(role="user", content=user)]
 
 
-def cut(text: str, limit: int = OBSERVATION_CHARS) -> str:
-    """Head and tail of a long text with the number of dropped characters between them."""
+def cut(text: str, limit: int = OBSERVATION_CHARS, dropped: int = 0) -> str:
+    """Head and tail of a long text with the number of dropped characters between them.
+
+    `dropped` characters are missing from the middle of the text already; they are counted along.
+    """
     if len(text) <= limit:
         return text
     head, tail = limit * 2 // 3, limit // 3
-    return f"{text[:head]}\n... {len(text) - head - tail} characters dropped ...\n{text[-tail:]}"
+    return f"{text[:head]}\n... {len(text) - head - tail + dropped} characters dropped ...\n{text[-tail:]}"
 
 
 @dataclass(frozen=True)
@@ -72,24 +83,29 @@ class Environment:
         self._base_dir = Path()
 
     async def reset(self, task: Task, base_dir: Path) -> list[Message]:
-        """Start an episode; returns the prompt messages. Table paths of the task are relative to `base_dir`."""
+        """Start an episode; returns the prompt messages. Table paths of the task are relative to `base_dir`.
+
+        Raises UserError for a table that cannot be read or whose name no code could use.
+        """
         await self.close()
+        for ref in task.tables:
+            if not ref.name.isidentifier() or keyword.iskeyword(ref.name):
+                raise UserError(f"task {task.id}: table name {ref.name!r} is no Python name; use letters, digits and _")
         self.task, self._base_dir = task, base_dir
         self._tables = load_tables(task.tables, base_dir)
         self._retriever = Retriever(task.documents)
         return prompt_messages(task, base_dir)
 
     async def step(self, action: Action) -> Observation:
-        """Run one action. Whatever the agent does wrong comes back as an observation that says how to go on."""
+        """Run one action. Whatever the agent does wrong comes back as an observation that says how to go on.
+
+        Raises SandboxError when there is no Python session to be had: the agent can do nothing about it.
+        """
         assert self.task is not None, "reset() comes before step()"
         started = time.perf_counter()
-        if action.kind == "invalid" or action.name is None:
-            observation = Observation(status=ObservationStatus.INVALID_ACTION, text=action.error or "no tool was called")
-        elif action.name not in self.task.tools:
-            names = ", ".join(self.task.tools)
-            observation = Observation(
-                status=ObservationStatus.INVALID_ACTION, text=f"unknown tool {action.name}; the tools are: {names}"
-            )
+        problem = self._problem(action)
+        if problem is not None:
+            observation = Observation(status=ObservationStatus.INVALID_ACTION, text=problem)
         elif action.name == "python_executor":
             observation = await self._python(str(action.arguments["code"]))
         elif action.name == "retriever":
@@ -111,9 +127,19 @@ class Environment:
             session, self._session = self._session, None
             await session.close()
 
+    def _problem(self, action: Action) -> str | None:
+        """Why an action cannot be run at all, or None."""
+        assert self.task is not None
+        if action.kind == "invalid" or action.name is None:
+            return action.error or "no tool was called"
+        if action.name not in self.task.tools:
+            return f"unknown tool {action.name}; the tools are: {', '.join(self.task.tools)}"
+        missing = [name for name in TOOLS[action.name].required if name not in action.arguments]
+        return f"{action.name} needs {', '.join(missing)}" if missing else None
+
     def _retrieve(self, action: Action) -> Observation:
         top_k = action.arguments.get("top_k", 1)
-        top_k = top_k if isinstance(top_k, int) and 0 < top_k <= 10 else 1
+        top_k = min(max(top_k, 1), MAX_DOCUMENTS) if isinstance(top_k, int) else 1
         found = self._retriever.search(str(action.arguments["query"]), top_k)
         if not found:
             return Observation(status=ObservationStatus.ERROR, text="no document matches; use other words")
@@ -129,16 +155,14 @@ class Environment:
             value = calculate(expression)
         except CalculatorError as error:
             return Observation(status=ObservationStatus.ERROR, text=f"calculator: {error}")
-        shown = round(value, 6) if isinstance(value, float) else value
-        return Observation(status=ObservationStatus.OK, text=str(shown), data={"value": value})
+        shown = str(round(value, 6) if isinstance(value, float) else value)
+        if 0 < abs(value) < 1e-3:  # six decimals would leave few digits, or none
+            shown = f"{value:.6g}"
+        return Observation(status=ObservationStatus.OK, text=shown, data={"value": value})
 
     async def _python(self, code: str) -> Observation:
         if self._session is None:
-            files, prelude = self._files()
-            try:
-                self._session = await self.sandbox.session(files, prelude)
-            except SandboxError as error:
-                return Observation(status=ObservationStatus.KILLED, text=f"the Python session could not start: {error}")
+            self._session = await self.sandbox.session(*self._files())
         result = await self._session.run(code, self.limits.cell_timeout_s)
         return Observation(
             status=ObservationStatus(result.status), text=self._told(result), data=result.model_dump(exclude_none=True)
@@ -179,7 +203,7 @@ class Environment:
             parts.append("(the session was restarted; earlier cells were run again)")
         elif result.state == "lost":
             parts.append("(the session was restarted; variables are lost)")
-        return cut("\n".join(parts), self.limits.observation_chars)
+        return cut("\n".join(parts), self.limits.observation_chars, result.dropped_chars)
 
     def _hint(self, result: ExecResult) -> str:
         """A remedy for the errors that small models make most: a name that is nearly right."""
@@ -187,9 +211,16 @@ class Environment:
         columns = [str(column) for table in self._tables.values() for column in table.frame.columns]
         if result.error.type == "KeyError":
             wanted = result.error.message.strip("'\"")
+            holders = [name for name, table in self._tables.items() if wanted in table.frame.columns]
+            if holders:  # spelt right, and asked of something else: a grouped result, another table
+                return f"{wanted!r} is a column of {', '.join(holders)}"
             close = close_columns(wanted, columns)
             if close:
-                return f"the column is {close[0]!r}" if len(close) == 1 else f"close columns: {', '.join(map(repr, close))}"
+                return (
+                    f"the column is {close[0]!r}"
+                    if len(close) == 1
+                    else f"close columns: {', '.join(map(repr, close))}"
+                )
             return f"columns: {cut(', '.join(map(repr, columns)), 400)}"
         if result.error.type == "NameError":
             return f"the tables are: {', '.join(self._tables)}"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentic.config import DataCheckConfig
-from agentic.errors import MissingExtra, UserError
-from agentic.formats import Example, Parsed, iter_parsed
+from agentic.errors import MissingExtra
+from agentic.formats import Parsed, iter_examples
 from agentic.records import Message
 
 if TYPE_CHECKING:
@@ -79,23 +79,21 @@ def _identity(message: Message) -> tuple[str, ...]:
 
 def run(config: DataCheckConfig) -> int:
     """Print the report. Exit code 0, or 1 when no row would be trained on."""
-    rows = iter_parsed(config.path)
-    first = next(rows, None)
-    if first is None:
-        raise UserError(f"{config.path}: holds no rows")
+    rows = iter_examples(config.path)
+    first = next(rows)
     renderer = load_renderer(config.model) if config.model else None
     structure, lengths = Structure(), Lengths(config.max_length)
     for parsed in itertools.chain([first], rows):
         structure.add(parsed)
         if renderer:
-            lengths.add(renderer.encode(parsed.example.messages, parsed.example.tools).mask)
+            lengths.add(renderer.encode_row(parsed).mask)
     print("\n".join(structure_lines(config.path, structure)))
     if renderer is None:
         print("tokens      not counted: name a tokenizer with --model (smollm2, a folder, or a Hugging Face id)")
         return int(structure.rows_without_loss == structure.rows)
     print("\n".join(lengths.lines()))
     print(f"\nfirst row, trained tokens between {OPEN} and {CLOSE}:\n")
-    print(marked(renderer, first.example))
+    print(marked(renderer, first))
     return int(lengths.kept_trained == 0)
 
 
@@ -166,16 +164,18 @@ def load_renderer(model: str) -> Renderer:
         raise MissingExtra("counting tokens", "train") from None
     from agentic.model.chat import Renderer
     from agentic.model.fetch import base_of_adapter, resolve
+    from agentic.model.quiet import quiet_libraries
 
+    quiet_libraries()
     folder = Path(resolve(model))
     if not (folder / "tokenizer_config.json").exists() and (folder / "adapter_config.json").exists():
         folder = Path(base_of_adapter(folder))
     return Renderer(AutoTokenizer.from_pretrained(folder))
 
 
-def marked(renderer: Renderer, example: Example) -> str:
-    """The rendered text of an example with its trained tokens between marks; control characters are escaped."""
-    encoded = renderer.encode(example.messages, example.tools)
+def marked(renderer: Renderer, parsed: Parsed) -> str:
+    """The rendered text of a row with its trained tokens between marks; control characters are escaped."""
+    encoded = renderer.encode_row(parsed)
     text = ""
     for trained, pairs in itertools.groupby(zip(encoded.mask, encoded.ids, strict=True), key=lambda pair: pair[0]):
         part = printable(renderer.tokenizer.decode([token for _, token in pairs], skip_special_tokens=False))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from agentic import jsonl
 from agentic.config import DatasetConfig
-from agentic.data_analysis_env import prompt_messages
+from agentic.data_analysis_env import prompt_messages, task_tools
 from agentic.errors import UserError
 from agentic.formats import THINK, Example, Row, row_form
 from agentic.records import Message, Task
-from agentic.tools.base import TOOLS, ToolSpec
+from agentic.tools.base import ToolSpec
 
 # Only text in exactly this layout is taken apart, so that putting it together again gives the same text.
 _SPLIT_THINK = re.compile(r"\A<think>\n(.+?)\n</think>\n\n(.*)\Z", re.DOTALL)
@@ -26,14 +26,7 @@ class Unrepresentable(Exception):
 
 def task_example(task: Task, base_dir: Path) -> Example:
     """The expert trajectory of a task behind the prompt that the environment shows (tables relative to `base_dir`)."""
-    return Example(task.id, [*prompt_messages(task, base_dir), *task.expert_trajectory], _task_tools(task))
-
-
-def _task_tools(task: Task) -> list[ToolSpec]:
-    unknown = [name for name in task.tools if name not in TOOLS]
-    if unknown:
-        raise UserError(f"task {task.id}: unknown tool {unknown[0]!r}; the tools are {', '.join(TOOLS)}")
-    return [TOOLS[name] for name in task.tools]
+    return Example(task.id, [*prompt_messages(task, base_dir), *task.expert_trajectory], task_tools(task))
 
 
 def messages_row(example: Example) -> Row:
@@ -105,7 +98,7 @@ def verl_row(task: Task, prompt: Sequence[Message], index: int) -> Row:
             "id": task.id,
             "question": task.question,
             "answer": task.answer,
-            "tools": _tools_text(_task_tools(task)),
+            "tools": _tools_text(task_tools(task)),
             "tables": json.dumps(tables, ensure_ascii=False),
             "max_turns": task.max_turns,
         },

@@ -155,11 +155,11 @@ async def _one_cell() -> tuple[str, Any, float]:
 
 def _model(problems: list[Problem]) -> dict[str, Any]:
     """State of the cached base model and of the adapter that comes with the package."""
-    cache = fetch._cache(None)
+    cache = fetch.cache_folder()
     folder = cache / fetch.SMOLLM2_FOLDER
     state = "absent"
     if folder.exists():
-        state = "whole" if fetch._whole(folder) else "damaged"
+        state = "whole" if fetch.is_whole(folder) else "damaged"
     if state != "whole":
         remedy = "agentic models fetch smollm2 (91 MB, once), or name another model with --model or --endpoint"
         problems.append(Problem(f"the embedded base model is {state} in {cache}", remedy, required=False))

@@ -57,21 +57,25 @@ class Parsed:
 
     example: Example
     form: str
+    where: str
+    """File and line, to open a message about the row."""
     dropped: list[str] = field(default_factory=list)
     """Fields that no form knows, as paths ("messages.score")."""
     nulls: int = 0
     """Null values inside messages, arguments and schemas: the mark of Arrow's padding."""
 
 
-def iter_examples(path: str | Path) -> Iterator[Example]:
-    """Every example of an SFT file in any form. Raises UserError with file and line."""
-    return (parsed.example for parsed in iter_parsed(path))
+def iter_examples(path: str | Path) -> Iterator[Parsed]:
+    """Every example of an SFT file in any form, with what its row lost.
 
-
-def iter_parsed(path: str | Path) -> Iterator[Parsed]:
-    """As iter_examples, with what each row lost."""
+    Raises UserError with file and line for a row that is none, and for a file without rows.
+    """
+    empty = True
     for number, row in jsonl.iter_rows(path):
         yield parse_row(row, f"{path}, line {number}")
+        empty = False
+    if empty:
+        raise UserError(f"{path}: holds no rows; write some with: agentic dataset --input FILE ...")
 
 
 def row_form(row: Row, where: str) -> str:
@@ -113,7 +117,7 @@ def parse_row(row: Row, where: str) -> Parsed:
     tools = reader.tools(raw_tools)
     dropped = [name for name, value in row.items() if name not in _ROW_FIELDS[form] and value not in (None, "")]
     example = Example(str(row.get("id") or where), messages, tools)
-    return Parsed(example, form, sorted({*dropped, *reader.dropped}), reader.nulls)
+    return Parsed(example, form, where, sorted({*dropped, *reader.dropped}), reader.nulls)
 
 
 def _name_results(messages: list[Message]) -> None:
@@ -151,16 +155,13 @@ class _Reader:
         calls = self.calls(turn.get("tool_calls"), path)
         if calls and role != "assistant":
             raise self.fail(path, f"tool_calls on a {role} message")
-        weight = turn.get("weight")
-        if weight not in (None, 0, 1):
-            raise self.fail(path, f"weight {weight!r}; 0 keeps a turn out of the loss, 1 or nothing trains it")
         return Message(
             role=role,
             content=content,
             tool_calls=calls or None,
             name=self.text(turn.get("name"), path) or None,
             tool_call_id=self.text(turn.get("tool_call_id"), path) or None,
-            weight=weight,
+            weight=self.weight(turn, path),
         )
 
     def sharegpt_turn(self, turn: Row, path: str) -> Message:
@@ -168,20 +169,26 @@ class _Reader:
         if role is None:
             known = "human, gpt, function_call, observation, system"
             raise self.fail(path, f"'from' is {turn.get('from')!r}, expected one of {known}")
-        self.note(turn, {"from", "value"}, "conversations")
-        value = self.text(turn.get("value"), path)
+        self.note(turn, {"from", "value", "weight"}, "conversations")
+        value, weight = self.text(turn.get("value"), path), self.weight(turn, path)
         if role != "call":
-            return Message(role=role, content=value)
+            return Message(role=role, content=value, weight=weight)
         match = THINK.match(value)
         thought = match[0] if match else ""
         calls = self.calls(value[len(thought) :], path)
         if not calls:
             raise self.fail(path, "function_call without a call")
-        return Message(role="assistant", content=thought, tool_calls=calls)
+        return Message(role="assistant", content=thought, tool_calls=calls, weight=weight)
 
     def note(self, turn: Row, known: set[str], prefix: str) -> None:
         self.nulls += sum(value is None for value in turn.values())
         self.dropped |= {f"{prefix}.{name}" for name, value in turn.items() if name not in known and value is not None}
+
+    def weight(self, turn: Row, path: str) -> int | None:
+        weight = turn.get("weight")
+        if weight not in (None, 0, 1):
+            raise self.fail(path, f"weight {weight!r}; 0 keeps a turn out of the loss, 1 or nothing trains it")
+        return None if weight is None else int(weight)
 
     def text(self, value: Any, path: str) -> str:
         """Content as a string; null is empty, and lists of text parts are joined."""

@@ -28,7 +28,9 @@ def iter_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 try:
                     line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
                 except UnicodeDecodeError as error:
-                    raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+                    raise UserError(
+                        f"{path}, line {number}: not UTF-8 ({error.reason}); save the file as UTF-8"
+                    ) from None
                 if not line:
                     continue
                 try:

@@ -7,16 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from agentic.data_analysis_env import Environment, EnvironmentLimits, task_tools
+from agentic.errors import UserError
+from agentic.jsonl import scrub
 from agentic.policy.base import Conversation, Policy, Reply
 from agentic.records import Action, Message, Observation, StopReason, Task, ToolCall, ToolFunction, Trajectory, Turn
-from agentic.sandbox import Sandbox
+from agentic.sandbox import Sandbox, SandboxError
 from agentic.tools.parse import parse_message
+
+log = logging.getLogger(__name__)
+
+SPELLING_FLAGS = frozenset({"name_normalised", "arguments_as_string", "unknown_arguments", "calls_as_list"})
+"""Flags of a call that was read strictly and only spelt oddly: nothing was guessed, nothing beside it was ignored."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +39,32 @@ class RolloutLimits:
     """Trajectories in flight."""
 
 
-def assistant_message(text: str, actions: list[Action]) -> Message:
-    """How a turn enters the history: a strictly valid turn as tool_calls, anything else exactly as written."""
-    calls = [action for action in actions if action.kind == "tool"]
-    if not calls or len(calls) != len(actions) or any(action.repaired or action.flags for action in calls):
+def assistant_message(text: str, actions: list[Action], first_id: int = 0) -> Message:
+    """How a turn enters the history: strictly read calls as tool_calls, anything else exactly as written.
+
+    A call that was only spelt oddly (SPELLING_FLAGS) counts as strict: the history then holds what ran, and a server with
+    native tools gets it back natively. A repaired call, a missing tag, or text that was ignored (a self-written tool
+    result) stays as written, so that the observation behind it makes sense. Calls are numbered from `first_id`.
+    """
+    strict = actions and all(
+        a.kind == "tool" and not a.repaired and SPELLING_FLAGS.issuperset(a.flags) for a in actions
+    )
+    if not strict:
         return Message(role="assistant", content=text)
+    # The calls stand at the end; what looks like one of them further up is a draft in the reasoning.
+    start = len(text)
+    for action in reversed(actions):
+        found = text.rfind(action.raw, 0, start)
+        start = found if found >= 0 else start
     return Message(
         role="assistant",
-        content=text[: text.find("<tool_call>", text.rfind("</think>") + 1)].strip(),
+        content=text[:start].strip(),
         tool_calls=[
             ToolCall(
-                id=f"call_{index}",
+                id=f"call_{first_id + index}",
                 function=ToolFunction(name=str(a.name), arguments=json.dumps(a.arguments, ensure_ascii=False)),
             )
-            for index, a in enumerate(calls)
+            for index, a in enumerate(actions)
         ],
     )
 
@@ -52,7 +72,9 @@ def assistant_message(text: str, actions: list[Action]) -> Message:
 async def run_episode(
     task: Task, base_dir: Path, policy: Policy, sandbox: Sandbox, limits: RolloutLimits | None = None, sample: int = 0
 ) -> Trajectory:
-    """One episode to its end. Never raises for what the policy or the model's code does."""
+    """One episode to its end, whatever the policy, the model's code or the sandbox do: a failure of ours is a trajectory
+    with an `error`, too. Raises UserError only, for a task or an option that the user has to mend.
+    """
     limits = limits or RolloutLimits()
     trajectory = Trajectory(
         task_id=task.id, sample=sample, policy=policy.name, policy_version=policy.version, isolation=sandbox.level
@@ -60,13 +82,22 @@ async def run_episode(
     started = time.perf_counter()
     environment = Environment(sandbox, EnvironmentLimits())
     conversation = Conversation(messages=[], tools=task_tools(task), task_id=task.id, sample=sample)
+    deadline = asyncio.timeout(limits.deadline_s)
     try:
         conversation.messages = await environment.reset(task, base_dir)
-        try:
-            async with asyncio.timeout(limits.deadline_s):
-                await _turns(task, policy, environment, conversation, trajectory, limits)
-        except TimeoutError:
+        async with deadline:
+            await _turns(task, policy, environment, conversation, trajectory, limits)
+    except UserError:
+        raise
+    except SandboxError as error:
+        trajectory.stop_reason, trajectory.error = StopReason.SANDBOX_LOST, str(error)
+    except Exception as error:
+        if isinstance(error, TimeoutError) and deadline.expired():
             trajectory.stop_reason = StopReason.DEADLINE
+        else:  # a bug; the other episodes go on, and this one says what it met
+            log.exception("task %s, sample %d: the episode failed", task.id, sample)
+            trajectory.stop_reason = StopReason.POLICY_ERROR
+            trajectory.error = f"internal error: {type(error).__name__}: {error}"
     finally:
         await environment.close()
     trajectory.prompt_ids = list(conversation.prompt_ids)
@@ -88,7 +119,7 @@ async def _turns(
     trajectory: Trajectory,
     limits: RolloutLimits,
 ) -> None:
-    generated = 0
+    generated = calls = 0
     for _ in range(task.max_turns):
         asked = time.perf_counter()
         reply: Reply = await policy.act(conversation, limits.max_new_tokens)
@@ -97,21 +128,23 @@ async def _turns(
             trajectory.stop_reason, trajectory.error = StopReason.POLICY_ERROR, reply.error
             return
         generated += reply.tokens
-        actions = parse_message(reply.text, conversation.tools, finish=reply.finish)
-        turn = Turn(text=reply.text, actions=actions, generated_tokens=reply.tokens, policy_ms=policy_ms)
+        text = scrub(reply.text)  # a lone surrogate fits into no record and no file
+        actions = parse_message(text, conversation.tools, finish=reply.finish)
+        turn = Turn(text=text, actions=actions, generated_tokens=reply.tokens, policy_ms=policy_ms)
         trajectory.turns.append(turn)
+        if reply.finish == "length":  # also for an answer: the rest of "it is 12" may have been ",500"
+            trajectory.stop_reason = StopReason.TRUNCATED
+            return
         if actions[0].kind == "answer":
             trajectory.answer, trajectory.stop_reason = actions[0].answer, StopReason.ANSWERED
             return
-        if reply.finish == "length":
-            trajectory.stop_reason = StopReason.TRUNCATED
-            return
-        conversation.messages.append(assistant_message(reply.text, actions))
-        for index, action in enumerate(actions):
+        conversation.messages.append(assistant_message(text, actions, calls))
+        for action in actions:
             observation = await environment.step(action)
             turn.observations.append(observation)
-            conversation.messages.append(tool_message(observation, index))
-        if not reply.text.strip():
+            conversation.messages.append(tool_message(observation, calls))
+            calls += 1
+        if not text.strip():
             trajectory.stop_reason = StopReason.VOID
             return
         if generated >= limits.max_total_tokens:
@@ -129,7 +162,10 @@ def tool_message(observation: Observation, index: int = 0) -> Message:
 async def run_episodes(
     tasks: Iterable[tuple[Task, Path, int]], policy: Policy, sandbox: Sandbox, limits: RolloutLimits | None = None
 ) -> AsyncIterator[Trajectory]:
-    """Yield trajectories of (task, base_dir, sample) as they end, with at most `limits.concurrency` in flight."""
+    """Yield trajectories of (task, base_dir, sample) as they end, with at most `limits.concurrency` in flight.
+
+    A UserError of one episode is raised after the trajectories that ended with it were yielded.
+    """
     limits = limits or RolloutLimits()
     waiting: set[asyncio.Task[Trajectory]] = set()
     source = iter(tasks)
@@ -146,8 +182,11 @@ async def run_episodes(
             if not waiting:
                 break
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for finished in done:
+            failed = [finished for finished in done if finished.exception() is not None]
+            for finished in done.difference(failed):
                 yield finished.result()
+            for finished in failed:
+                finished.result()
     finally:
         for task_ in waiting:
             task_.cancel()

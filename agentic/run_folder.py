@@ -1,6 +1,6 @@
 """Run folders: what was run, with what, where. Written before the work starts, so that a killed run explains itself.
 
-RUN/run.json        command, resolved options, seed, versions, git commit, machine
+RUN/run.json        command, resolved options, facts, seed, versions, git commit, machine
 RUN/metrics.jsonl   one row per step or task, appended
 RUN/...             the command's own files
 """
@@ -53,40 +53,54 @@ class RunFolder:
         return write_json(self.path / name, value)
 
 
-def open_run(path: str | Path, config: Any, command: str, may_change: Collection[str] = ()) -> RunFolder:
+def open_run(
+    path: str | Path,
+    config: Any,
+    command: str,
+    may_change: Collection[str] = (),
+    *,
+    facts: dict[str, Any] | None = None,
+    restart: bool = False,
+) -> RunFolder:
     """Make the run folder and its run.json, or reopen one that holds the same run.
 
-    `config` is the command's dataclass. A folder of a run with other options raises UserError, because results of two
-    configurations would be mixed; fields named in `may_change` (a larger limit, say) may differ.
+    `config` is the command's dataclass; `facts` are what else decides the result (the hash of the data, say). A folder
+    of a run with other options or facts raises UserError, because results of two configurations would be mixed; fields
+    named in `may_change` (a larger limit, say) may differ. With `restart` a run of the same command is begun anew.
     """
     folder = Path(path)
     options = resolved(config)
     file = folder / CONFIG
     if file.exists():
-        before = _read_options(file, command)
-        names = sorted((before.keys() | options.keys()) - set(may_change))
-        changed = [name for name in names if before.get(name) != options.get(name)]
-        if changed:
-            said = ", ".join(f"{name} was {before.get(name)!r}, now {options.get(name)!r}" for name in changed)
-            raise UserError(f"{file}: the folder holds a run with other options ({said}); name another --output_dir")
-        return RunFolder(folder, resumed=True)
+        before = _read_settings(file, command)
+        now = {**options, **(facts or {})}
+        if not restart:
+            names = sorted((before.keys() | now.keys()) - set(may_change))
+            changed = [name for name in names if before.get(name) != now.get(name)]
+            if changed:
+                said = ", ".join(f"{name} was {before.get(name)!r}, now {now.get(name)!r}" for name in changed)
+                raise UserError(
+                    f"{file}: the folder holds a run with other options ({said}); name another --output_dir"
+                )
+            return RunFolder(folder, resumed=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, run_record(options, command))
+        write_json(file, run_record(options, command, facts))
     except OSError as error:
         raise UserError(f"{folder}: cannot write there ({error.strerror}); name another --output_dir") from None
     return RunFolder(folder, resumed=False)
 
 
-def _read_options(file: Path, command: str) -> dict[str, Any]:
+def _read_settings(file: Path, command: str) -> dict[str, Any]:
+    """Options and facts of the run that the folder holds."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        held, options = record["command"], dict(record["options"])
+        held, settings = record["command"], {**record["options"], **record["facts"]}
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{file}: not written by agentic {command}; name another --output_dir") from None
     if held != command:
         raise UserError(f"{file}: the folder holds a run of 'agentic {held}'; name another --output_dir")
-    return options
+    return settings
 
 
 def resolved(config: Any) -> dict[str, Any]:
@@ -104,12 +118,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def run_record(options: dict[str, Any], command: str) -> dict[str, Any]:
+def run_record(options: dict[str, Any], command: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
     """What run.json holds."""
     return {
         "format_version": FORMAT_VERSION,
         "command": command,
         "options": options,
+        "facts": facts or {},
         "seed": options.get("seed"),
         "argv": sys.argv,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -101,6 +101,15 @@ def test_both_spellings_of_an_option() -> None:
         assert tyro.cli(config.BuildConfig, args=[option, "7"], use_underscores=True).train_size == 7
 
 
+@pytest.mark.parametrize(
+    "given", [["card"], ["questions"], ["ask", "how many?"], ["sft", "--output_dir", "x", "--data_path"]]
+)
+def test_no_file_is_one_sentence(given: list[str]) -> None:
+    done = agentic(*given)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no file given") and done.stderr.count("\n") == 1
+
+
 def test_two_word_commands_are_cut_first() -> None:
     assert cli.split_command(["data", "check", "x.jsonl"]) == ("data check", ["x.jsonl"])
     assert cli.split_command(["build", "--seed", "1"]) == ("build", ["--seed", "1"])

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from agentic.errors import UserError
 from agentic.model.chat import tools_text
 from agentic.policy.base import Conversation, Reply
-from agentic.policy.endpoint import EndpointPolicy, ToolMode, api_messages, read_completion
+from agentic.policy.chat_api import ToolMode, api_messages, read_completion
+from agentic.policy.endpoint import EndpointPolicy
 from agentic.records import Message, ToolCall, ToolFunction
 from agentic.tools.base import TOOLS
 from agentic.tools.parse import parse_message, render_call

@@ -168,6 +168,8 @@ def test_what_a_form_cannot_hold_is_refused() -> None:
 
 # ----------------------------------------------------------------------------------------------- reading
 
+_U, _A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
+
 
 def test_arrow_padding_is_dropped_and_counted() -> None:
     """The row as `datasets` gives it back when arguments and schemas were written as objects."""
@@ -231,6 +233,15 @@ def test_calls_encoded_twice_and_bare_calls_are_understood() -> None:
         assert made is not None and json.loads(made[0].function.arguments) == {"expression": "1+1"}
 
 
+def test_reasoning_becomes_thought_and_weights_are_kept() -> None:
+    row = {"conversations": [_U, _A | {"reasoning_content": "why", "weight": 0}, _A]}
+    made = read_back(row).messages
+    assert made[1].content == "<think>\nwhy\n</think>\n\na"
+    assert [message.weight for message in made] == [None, 0, None]
+    shared = {"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a", "weight": 0}]}
+    assert read_back(shared).messages[1].weight == 0
+
+
 def test_text_parts_are_joined_and_unknown_fields_are_said() -> None:
     parts = [{"type": "text", "text": "how "}, {"type": "text", "text": "many?"}]
     row = {
@@ -243,7 +254,6 @@ def test_text_parts_are_joined_and_unknown_fields_are_said() -> None:
     assert parsed.dropped == ["messages.score", "source"]
 
 
-_U, _A = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 _BAD_ROWS = [
     ({}, "'messages' or 'conversations'"),
     ({"messages": []}, "empty"),
@@ -326,7 +336,7 @@ def test_public_case_e01(cases_dir: Path) -> None:
 def test_dataset_command(tasks_file: Path, capsys: pytest.CaptureFixture[str], form: Any, count: int) -> None:
     output = tasks_file.with_name("sft.jsonl")
     assert dataset.run(DatasetConfig(input=tasks_file, output=output, format=form)) == 0
-    made = list(formats.iter_examples(output))
+    made = [row.example for row in formats.iter_examples(output)]
     assert len(made) == count
     assert made[0].messages[0].role == "system"
     assert "sales" in made[0].messages[1].content and "refund rate?" in made[0].messages[1].content
@@ -354,7 +364,7 @@ def test_append_limit_and_form_mismatch(tasks_file: Path, capsys: pytest.Capture
     output = tasks_file.with_name("sft.jsonl")
     dataset.run(DatasetConfig(input=tasks_file, output=output, limit=1))
     dataset.run(DatasetConfig(input=tasks_file, output=output, append=True))
-    assert [made.id for made in formats.iter_examples(output)] == ["t1", "t1", "t3"]
+    assert [row.example.id for row in formats.iter_examples(output)] == ["t1", "t1", "t3"]
     assert "after 1 kept" in capsys.readouterr().out
     before = output.read_bytes()
     with pytest.raises(UserError, match="holds messages rows"):

@@ -38,6 +38,19 @@ def test_same_options_resume_and_others_are_refused(tmp_path: Path) -> None:
         run_folder.open_run(tmp_path, config, "sft")
 
 
+def test_facts_decide_and_a_restart_writes_the_record_anew(tmp_path: Path) -> None:
+    config = EvalConfig(data=Path("test.jsonl"), replay="oracle")
+    run_folder.open_run(tmp_path, config, "eval", facts={"data_hash": "a"})
+    assert run_folder.open_run(tmp_path, config, "eval", facts={"data_hash": "a"}).resumed
+    with pytest.raises(UserError, match="data_hash was 'a', now 'b'"):
+        run_folder.open_run(tmp_path, config, "eval", facts={"data_hash": "b"})
+    other = replace(config, seed=1)
+    assert not run_folder.open_run(tmp_path, other, "eval", facts={"data_hash": "b"}, restart=True).resumed
+    assert run_folder.open_run(tmp_path, other, "eval", facts={"data_hash": "b"}).resumed
+    with pytest.raises(UserError, match="a run of 'agentic eval'"):
+        run_folder.open_run(tmp_path, other, "sft", restart=True)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"options": {}}'])
 def test_foreign_file_is_not_taken_for_a_run(tmp_path: Path, text: str) -> None:
     (tmp_path / run_folder.CONFIG).write_text(text)

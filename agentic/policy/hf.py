@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from agentic.errors import MissingExtra, UserError
 from agentic.model import fetch
 from agentic.model.chat import Renderer
+from agentic.model.quiet import quiet_libraries
 from agentic.policy.base import Conversation, Reply
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class HFPolicy:
             from agentic.policy.generate import Engine
         except ImportError:
             raise MissingExtra("a local model", "train") from None
+        quiet_libraries()
         set_threads(threads)
         folder = Path(fetch.resolve(model_name_or_path))
         if adapter is None and not (folder / "config.json").is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentic.errors import UserError
 from agentic.policy.base import Policy
 
 
@@ -15,7 +16,12 @@ def load_policy(
     seed: int = 0,
     batch_size: int = 16,
 ) -> Policy:
-    """The endpoint when one is named, otherwise a local model; without either the embedded base with the shipped adapter."""
+    """The endpoint when one is named, otherwise a local model; without either the embedded base with the shipped adapter.
+
+    Raises UserError for both at once, a URL that cannot be used, or a model that cannot be loaded.
+    """
+    if endpoint is not None and model is not None:
+        raise UserError("choose one of --model and --endpoint (the name sent to an endpoint is --endpoint_model)")
     if endpoint is not None:
         from agentic.policy.endpoint import EndpointPolicy
 

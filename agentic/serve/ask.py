@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
+from typing import Literal
 
 from agentic import jsonl
 from agentic.config import AskConfig
@@ -16,6 +18,10 @@ from agentic.records import StopReason, Task, Trajectory
 from agentic.rollout import run_episode
 from agentic.sandbox import Sandbox
 from agentic.tables.card import load_tables, table_refs
+from agentic.tools.base import TOOLS
+
+_CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _ENDED = {
     StopReason.MAX_TURNS: "no answer: the agent used all its turns (--max-turns allows more)",
@@ -28,20 +34,33 @@ _ENDED = {
 }
 
 
+def question_language(question: str) -> Literal["en", "zh"]:
+    """zh when the question has at least as many Chinese characters as Latin words: a name alone does not decide."""
+    latin = re.findall(r"[A-Za-z]+", question)
+    chinese = _CHINESE.findall(question)
+    return "zh" if chinese and len(chinese) >= len(latin) else "en"
+
+
 def ask_task(config: AskConfig) -> tuple[Task, list[str]]:
-    """The task of a question, and what was assumed while reading the files. UserError for bad files, before any model loads."""
+    """The task of a question, and what was assumed while reading the files.
+
+    Raises UserError for an empty question and for bad files, before any model loads.
+    """
     question, files = config.question, list(config.files)
-    if Path(question).is_file() and files and not files[-1].exists():
+    # os.path and not Path: a question can be longer than a file name may be.
+    if files and os.path.isfile(question) and not os.path.exists(files[-1]):
         # `agentic ask sales.csv "question"` is typed as often as the documented order.
         question, files = str(files[-1]), [Path(question), *files[:-1]]
     if not question.strip():
         raise UserError('the question is empty; ask for example: agentic ask "how many rows are there?" sales.csv')
     if not files:
         raise UserError(f'no file given; try: agentic ask "{question}" sales.csv')
+    if config.max_turns < 1:
+        raise UserError(f"--max_turns must be at least 1, found {config.max_turns}")
     refs = table_refs(files)
     tables = load_tables(refs, Path())
     notes = [f"{ref.description}: {note}" for ref in refs for note in tables[ref.name].notes]
-    language = "zh" if any("\u4e00" <= character <= "\u9fff" for character in question) else "en"
+    language = question_language(question)
     return Task(id="ask", question=question, language=language, tables=refs, max_turns=config.max_turns), notes
 
 
@@ -60,39 +79,52 @@ async def _episode(task: Task, config: AskConfig) -> Trajectory:
         await policy.close()
 
 
-def show(trajectory: Trajectory) -> None:
-    """Turns, code, observations on standard output; plain text, so that what a model wrote cannot act as markup."""
+def show(text: str) -> None:
+    """Print what a file or a model wrote: as it is, but without control characters, which could act on the terminal."""
+    print(_CONTROL.sub("\ufffd", text.replace("\r\n", "\n")))
+
+
+def show_turns(trajectory: Trajectory) -> None:
+    """Turns, code and observations on standard output."""
     for number, turn in enumerate(trajectory.turns, start=1):
         for action in turn.actions:
             if action.kind == "tool":
-                body = str(next(iter(action.arguments.values()), ""))
+                body = str(action.arguments.get(TOOLS[str(action.name)].required[0], ""))
                 print(f"[{number}] {action.name}")
-                print("\n".join(f"    {line}" for line in body.splitlines()))
+                show("\n".join(f"    {line}" for line in body.splitlines()))
             elif action.kind == "invalid":
-                print(f"[{number}] not a valid call: {action.error}")
+                show(f"[{number}] not a valid call: {action.error}")
+            elif trajectory.answer is None:
+                show(f"[{number}] cut: {action.answer}")
         for observation in turn.observations:
-            print("\n".join(f"  > {line}" for line in observation.text.splitlines()))
+            show("\n".join(f"  > {line}" for line in observation.text.splitlines()))
 
 
 def run(config: AskConfig) -> int:
     task, notes = ask_task(config)
     if not config.json:
-        print(prompt_messages(task, Path())[1].content.rsplit("\nQuestion: ", 1)[0])
+        show(prompt_messages(task, Path())[1].content.removesuffix(f"\nQuestion: {task.question}"))
         for note in notes:
-            print(f"note: {note}")
-        print(f"\nQuestion: {task.question}", flush=True)
+            show(f"note: {note}")
+        show(f"\nQuestion: {task.question}")
         if config.endpoint is None:
             print("(loading the model ...)", file=sys.stderr)
+        sys.stdout.flush()
     # A chat with one user needs no tokenizer threads, and the warning about them would hide the answer.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     trajectory = asyncio.run(_episode(task, config))
     if trajectory.stop_reason == StopReason.POLICY_ERROR:
         raise UserError(str(trajectory.error))
     if config.json:
+        tables = [ref.path for ref in task.tables]
         row = trajectory.model_dump(mode="json", exclude_none=True)
-        print(jsonl.dumps({"question": task.question, "tables": [ref.path for ref in task.tables], "notes": notes, **row}))
-    else:
-        show(trajectory)
-        print(f"\nAnswer: {trajectory.answer}" if trajectory.answer is not None else f"\n{_ENDED[trajectory.stop_reason]}")
-        print("(unchecked: computed by the code above, not recomputed by a second engine)" if trajectory.answer else "")
-    return 0 if trajectory.answer is not None else 1
+        print(jsonl.dumps({"question": task.question, "tables": tables, "notes": notes, **row}))
+        return 0 if trajectory.answer is not None else 1
+    show_turns(trajectory)
+    if trajectory.answer is None:
+        why = f" ({trajectory.error})" if trajectory.error else ""
+        show(f"\n{_ENDED[trajectory.stop_reason]}{why}")
+        return 1
+    show(f"\nAnswer: {trajectory.answer}")
+    print("(unchecked: computed by the code above, not recomputed by a second engine)")
+    return 0

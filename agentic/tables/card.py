@@ -6,7 +6,11 @@ width of the table; what it leaves out is said, so that the model can look for i
 
 from __future__ import annotations
 
+import builtins
+import keyword
+import os
 import re
+import unicodedata
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from agentic.config import CardConfig
+from agentic.errors import UserError
 from agentic.records import TableRef
 from agentic.tables.read import Table, read_table
 
@@ -27,6 +32,11 @@ def _shown(value: object) -> str:
     """One value on one line, cut when long."""
     text = " ".join(str(value).split())
     return text if len(text) <= _VALUE_CHARS else text[: _VALUE_CHARS - 1] + "…"
+
+
+def _line(text: str) -> str:
+    """A file's name may hold line breaks; on a card it may not begin a line of its own."""
+    return re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]+", " ", text)
 
 
 def _number(value: float) -> str:
@@ -53,7 +63,11 @@ def column_line(name: object, column: pd.Series) -> str:
     else:
         counts = present.astype(str).value_counts()
         # Ties in frequency are broken by the value, so that a card does not depend on the row order.
-        order = sorted(counts.index, key=lambda value: (-counts[value], value))[: _SHOWN_VALUES + 2] if len(counts) <= 1000 else None
+        order = (
+            sorted(counts.index, key=lambda value: (-counts[value], value))[: _SHOWN_VALUES + 2]
+            if len(counts) <= 1000
+            else None
+        )
         values = order if order is not None else [str(value) for value in present.iloc[:2]]
         # All of a short list; a taste of a longer one, where the question will name the value.
         shown = values if len(counts) <= _SHOWN_VALUES + 2 else values[:4] if len(counts) <= 30 else values[:2]
@@ -63,32 +77,43 @@ def column_line(name: object, column: pd.Series) -> str:
 
 
 def table_card(
-    name: str, frame: pd.DataFrame, description: str = "", max_chars: int = DEFAULT_CHARS, seen: dict[str, str] | None = None
+    name: str,
+    frame: pd.DataFrame,
+    description: str = "",
+    max_chars: int = DEFAULT_CHARS,
+    seen: dict[str, str] | None = None,
 ) -> str:
     """Card of one table within `max_chars`; columns that do not fit are counted, never silently dropped.
 
     `seen` maps lines of earlier tables to their table: a column that looks the same there is named in one line only.
     """
-    head = f"Table {name}: {len(frame)} rows" + (f", {description}" if description else "")
+    head = f"Table {name}: {len(frame)} rows" + (f", {_line(description)}" if description else "")
     lines = [head]
     used = len(head)
     same: dict[str, list[str]] = {}
     for position, column in enumerate(frame.columns):
         line = column_line(column, frame[column])
-        if seen is not None and seen.setdefault(line, name) != name:
-            same.setdefault(seen[line], []).append(_name(column))
-            continue
+        first = name if seen is None else seen.get(line, name)
+        told = line if first == name else _name(column) + "  "  # in the line of the columns that look the same
+        new = len(told) + 1 + (len(f": as in {first}") if first != name and first not in same else 0)
         left = len(frame.columns) - position
-        if used + len(line) + 1 > max_chars - 60 * (left > 1):
+        if used + new > max_chars - 60 * (left > 1):
             lines.append(f"... {left} more columns; see {name}.columns")
             break
+        used += new
+        if first != name:
+            same.setdefault(first, []).append(_name(column))
+            continue
         lines.append(line)
-        used += len(line) + 1
+        if seen is not None:
+            seen[line] = name
     lines[1:1] = [f"{', '.join(columns)}: as in {table}" for table, columns in same.items()]
     return "\n".join(lines)
 
 
-def card(tables: Mapping[str, pd.DataFrame], descriptions: Mapping[str, str] | None = None, max_chars: int = DEFAULT_CHARS) -> str:
+def card(
+    tables: Mapping[str, pd.DataFrame], descriptions: Mapping[str, str] | None = None, max_chars: int = DEFAULT_CHARS
+) -> str:
     """Cards of all tables together within `max_chars`, shared evenly."""
     described = descriptions or {}
     seen: dict[str, str] = {}
@@ -111,26 +136,41 @@ def load_tables(refs: list[TableRef], base_dir: Path) -> dict[str, Table]:
     tables: dict[str, Table] = {}
     for ref in refs:
         path = base_dir / ref.path
-        stat = path.stat() if path.exists() else None
+        # os.path and not Path: a name that is too long is a missing file, which read_table says.
+        stat = path.stat() if os.path.exists(path) else None
         tables[ref.name] = _cached(str(path), stat.st_mtime_ns, stat.st_size) if stat else read_table(path)
     return tables
 
 
+# A table of this name would hide something that code needs.
+_RESERVED = {*keyword.kwlist, *dir(builtins), "pd", "np"}
+
+
 def table_refs(files: list[Path] | tuple[Path, ...]) -> list[TableRef]:
     """Names for a user's files: `df` for a single one, otherwise identifiers made from the file names."""
-    if len(files) == 1:
-        return [TableRef(name="df", path=str(files[0].resolve()), description=files[0].name)]
     refs: list[TableRef] = []
     taken: set[str] = set()
     for file in files:
-        stem = re.sub(r"\W+", "_", file.name.split(".")[0]).strip("_").lower() or "table"
-        stem = stem if not stem[0].isdigit() else f"t_{stem}"
-        name, number = stem, 2
+        path = str(file.resolve())
+        try:
+            path.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UserError(f"{path!r}: the file's name is not valid Unicode; rename it") from None
+        name = "df" if len(files) == 1 else _identifier(file.name.split(".")[0])
+        stem, number = name, 2
         while name in taken:
             name, number = f"{stem}_{number}", number + 1
         taken.add(name)
-        refs.append(TableRef(name=name, path=str(file.resolve()), description=file.name))
+        refs.append(TableRef(name=name, path=path, description=file.name))
     return refs
+
+
+def _identifier(stem: str) -> str:
+    """A Python name like `stem`, in the spelling Python itself gives it (NFKC)."""
+    characters = unicodedata.normalize("NFKC", stem)
+    name = "".join(c if f"a{c}".isidentifier() else " " for c in characters)
+    name = re.sub(r"\s+", "_", name).strip("_").lower() or "table"
+    return name if name.isidentifier() and name not in _RESERVED else f"t_{name}"
 
 
 def run(config: CardConfig) -> int:

@@ -108,3 +108,9 @@ def count(number: int, noun: str) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def quote(parts: list[str], most: int = 3) -> str:
+    """The first `most` texts of a note, long ones cut."""
+    shown = "; ".join(repr(part if len(part) <= 60 else part[:57] + "...") for part in parts[:most])
+    return shown + (f" and {len(parts) - most} more" if len(parts) > most else "")

@@ -19,8 +19,9 @@ import numpy as np
 import pandas as pd
 
 from agentic.errors import UserError
-from agentic.tables.cells import TEXT, count
+from agentic.tables.cells import TEXT, count, quote
 from agentic.tables.columns import convert
+from agentic.tables.extra_rows import leave_out
 from agentic.tables.text import decode, load
 
 MAX_BYTES = 512 * 1024**2
@@ -30,17 +31,6 @@ _SAMPLE_ROWS = 200
 _SEPARATORS = {"\t": "tab", ";": "semicolon", "|": "pipe", ",": "comma"}
 _NO_SEPARATOR = "\x1f"
 
-_TOTALS = frozenset(
-    (
-        *("total", "totals", "grand total", "grand totals", "overall total", "sum", "subtotal", "sub-total"),
-        *("合计", "总计", "总和", "共计", "小计", "合計", "總計", "gesamt", "summe", "insgesamt", "gesamtsumme"),
-        *("total general", "total général", "totale", "итого", "всего"),
-    )
-)
-_TOTAL_FORMS = [
-    form + end for t in _TOTALS for form in {t, t.title(), t.upper(), t.capitalize()} for end in ("", ":", "：")
-]
-_FOOTNOTE = re.compile(r"\*|†|(?:notes?|sources?|注|备注|说明|数据来源|来源|quelle)\s*[:：]", re.IGNORECASE)
 _NUMBER = re.compile(r"[+-]?[¥$€£]?\d[\d.,]*%?")
 _MOMENT = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 
@@ -87,7 +77,7 @@ def read_table(path: str | Path, max_bytes: int = MAX_BYTES) -> Table:
         raise UserError(f"{path}: has no column names and no values; give a file with a header row and data")
     layout = _layout(text, head[1] if head else None, path, notes)
     cells, names, short = _cut(text, layout, path, notes)
-    cells = _leave_out(cells, text, notes)
+    cells = leave_out(cells, text, notes)
     rows = np.flatnonzero(cells.index.isin(short)) + 1
     if len(rows):
         notes.append(
@@ -139,7 +129,7 @@ def _layout(text: str, separator: str | None, path: Path, notes: list[str]) -> _
         raise UserError(f"{path}: has no column names and no values; give a file with a header row and data")
     skipped = [" ".join(field for field in row if field) for row, _ in rows[:top] if any(row)]
     if skipped:
-        notes.append(f"{count(len(skipped), 'line')} above the header left out: {_quote(skipped)}")
+        notes.append(f"{count(len(skipped), 'line')} above the header left out: {quote(skipped)}")
     header, end = rows[top]
     below = [row for row, _ in rows[top + 1 :] if any(row)]
     names = [_clean(name) for name in header]
@@ -245,7 +235,7 @@ def _cut(text: str, layout: _Layout, path: Path, notes: list[str]) -> tuple[pd.D
             break
         except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
             if "EOF inside string" in str(error) and quoted:
-                cells = _parse_open_quote(data, layout.separator, width)
+                cells = _parse_openquote(data, layout.separator, width)
                 if cells is not None:
                     notes.append("the last row ends inside a quoted cell; the file may be cut off")
                     break
@@ -262,7 +252,7 @@ def _cut(text: str, layout: _Layout, path: Path, notes: list[str]) -> tuple[pd.D
     long = np.flatnonzero((spare != "").any(axis=1).to_numpy()) if width > named else np.array([], dtype=int)
     if len(long):
         lost = [field for field in spare.iloc[long[0]] if field]
-        first = f"row {long[0] + 1}: {_quote(lost)}"
+        first = f"row {long[0] + 1}: {quote(lost)}"
         notes.append(f"{count(len(long), 'row')} with more cells than the header, the surplus is left out ({first})")
     short = _short_rows(data, layout.separator, named, cells, quoted)
     keep = [i for i in range(named) if names[i] or (cells[i] != "").any()]
@@ -292,7 +282,7 @@ def _parse(data: bytes, separator: str, width: int, quoted: bool) -> pd.DataFram
     return frame
 
 
-def _parse_open_quote(data: bytes, separator: str, width: int) -> pd.DataFrame | None:
+def _parse_openquote(data: bytes, separator: str, width: int) -> pd.DataFrame | None:
     """A file that was cut off inside a quoted cell; None when an early stray quote would swallow many lines."""
     try:
         cells = _parse(data.rstrip() + b'"', separator, width, True)
@@ -314,55 +304,6 @@ def _short_rows(data: bytes, separator: str, width: int, cells: pd.DataFrame, qu
     # The C parser skips lines of nothing but spaces.
     rows = (row for row in reader if len(row) > 1 or (row and row[0].strip()))
     return [position for position, row in enumerate(rows) if len(row) < width]
-
-
-def _leave_out(cells: pd.DataFrame, text: str, notes: list[str]) -> pd.DataFrame:
-    """Without blank rows, footnotes and total rows at the end."""
-    if cells.shape[1] < 2 or not len(cells):
-        return cells
-    candidates = np.flatnonzero((cells[0] == "").to_numpy())
-    blank = candidates[(cells.iloc[candidates].apply(lambda column: column.str.strip()) == "").all(axis=1).to_numpy()]
-    if len(blank):
-        cells = cells.drop(cells.index[blank])
-        notes.append(f"{count(len(blank), 'row')} without values left out")
-
-    tail = [line.strip(" \t,;|") for line in text[-8192:].rstrip().splitlines()]
-    behind_gap = next((i for i, line in enumerate(reversed(tail)) if not line), 0)
-    end = len(cells)
-    footnotes: list[str] = []
-    while end > 1:
-        row = [field.strip() for field in cells.iloc[end - 1] if field.strip()]
-        mark = _FOOTNOTE.match(row[0]) if row else None
-        alone = len(row) == 1 and (mark or len(footnotes) < behind_gap)
-        if not alone and not (mark and len(mark[0]) > 1):
-            break
-        footnotes.insert(0, " ".join(row))
-        end -= 1
-    if footnotes:
-        notes.append(f"{count(len(footnotes), 'footnote')} left out: {_quote(footnotes)}")
-
-    totals: list[str] = []
-    while end > 2:
-        row = [field.strip() for field in cells.iloc[end - 1] if field.strip()]
-        if (
-            not row
-            or row[0].rstrip(" :：").lower() not in _TOTALS
-            or not any(re.search(r"\d", cell) for cell in row[1:])
-        ):
-            break
-        # A label that also stands elsewhere is a value of the column (sex: male, female, total).
-        if int((cells[0].str.strip() == row[0]).sum()) > 1:
-            break
-        totals.insert(0, " ".join(row))
-        end -= 1
-    if totals:
-        notes.append(f"{count(len(totals), 'total row')} left out: {_quote(totals)}")
-    cells = cells.iloc[:end]
-    inner = np.flatnonzero(cells[0].isin(_TOTAL_FORMS).to_numpy())
-    if len(inner):
-        first = f"row {inner[0] + 1}: {cells[0].iloc[inner[0]].strip()!r}"
-        notes.append(f"{count(len(inner), 'row')} kept that may be totals ({first})")
-    return cells
 
 
 # -------------------------------------------------------------------------------------------------- names
@@ -399,8 +340,3 @@ def _unique_names(names: list[str], notes: list[str]) -> list[str]:
                 f"{len(group)} columns are called {name!r} when case and spaces are ignored: {', '.join(group[:8])}"
             )
     return result
-
-
-def _quote(parts: list[str], most: int = 3) -> str:
-    shown = "; ".join(repr(part if len(part) <= 60 else part[:57] + "...") for part in parts[:most])
-    return shown + (f" and {len(parts) - most} more" if len(parts) > most else "")

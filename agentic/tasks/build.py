@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import time
@@ -16,9 +15,10 @@ from agentic import __version__, jsonl
 from agentic.config import BuildConfig
 from agentic.errors import UserError
 from agentic.records import TableRef, Task
+from agentic.run_folder import write_json
 from agentic.tables.card import load_tables
+from agentic.tasks.draw import Unfit
 from agentic.tasks.expert import Script, Step, execute_scripts, python_step, with_mistake
-from agentic.tasks.general import Unfit
 from agentic.tasks.general_tasks import MISTAKE_RATE, generated_scripts
 from agentic.tasks.metrics import METRICS
 from agentic.tasks.ops import OpsQuestion, draw_program, realise
@@ -35,7 +35,9 @@ def _write_csv(frame: pd.DataFrame, path: Path) -> None:
     os.replace(temporary, path)
 
 
-def ops_questions(tables: dict[str, pd.DataFrame], count: int, seed: int, language: str) -> list[tuple[OpsQuestion, str]]:
+def ops_questions(
+    tables: dict[str, pd.DataFrame], count: int, seed: int, language: str
+) -> list[tuple[OpsQuestion, str]]:
     """`count` questions with distinct canonical programs, and their languages. Deterministic in `seed`."""
     rng = random.Random(f"ops-{seed}")
     found: dict[str, tuple[OpsQuestion, str]] = {}
@@ -53,7 +55,9 @@ def ops_questions(tables: dict[str, pd.DataFrame], count: int, seed: int, langua
     return list(found.values())
 
 
-def ops_script(number: int, question: OpsQuestion, language: str, split: str, output_dir: Path, rng: random.Random) -> Script:
+def ops_script(
+    number: int, question: OpsQuestion, language: str, split: str, output_dir: Path, rng: random.Random
+) -> Script:
     """The expert: look the definition up, compute, for a what-if calculate, answer."""
     program = question.program
     tools = ["retriever", "python_executor"] + (["calculator"] if question.calculation else [])
@@ -61,7 +65,9 @@ def ops_script(number: int, question: OpsQuestion, language: str, split: str, ou
         id=f"ops-{split}-{number:06d}",
         question=question.question,
         language="zh" if language == "zh" else "en",
-        tables=[TableRef(name=name, path=f"tables/{name}.csv", description=text) for name, text in DESCRIPTIONS.items()],
+        tables=[
+            TableRef(name=name, path=f"tables/{name}.csv", description=text) for name, text in DESCRIPTIONS.items()
+        ],
         documents=question.documents,
         tools=["python_executor", "retriever", "calculator"],
         expected_tools=tools,
@@ -78,7 +84,9 @@ def ops_script(number: int, question: OpsQuestion, language: str, split: str, ou
     )
     steps = [Step(render_call("retriever", {"query": question.query}))]
     columns = tuple(term.split(".")[1] for term in program.metric.numerator)
-    wrong = with_mistake(question.code, columns, (), rng) if split == "train" and rng.random() < MISTAKE_RATE / 2 else None
+    wrong = (
+        with_mistake(question.code, columns, (), rng) if split == "train" and rng.random() < MISTAKE_RATE / 2 else None
+    )
     if wrong is not None:
         steps.append(python_step(wrong, mistake=True))
     steps.append(python_step(question.code))
@@ -100,13 +108,17 @@ def _sha256(path: Path) -> str:
 def run(config: BuildConfig) -> int:
     started = time.monotonic()
     sizes = {"train": config.train_size, "dev": config.dev_size, "test": config.test_size}
-    if min(sizes.values()) < 0 or not any(sizes.values()):
-        raise UserError("train_size, dev_size and test_size must not be negative, and not all zero")
+    if min(*sizes.values(), config.general_size) < 0 or not any(sizes.values()):
+        raise UserError("the sizes must not be negative, and train_size, dev_size and test_size not all zero")
+    if config.workers < 1:
+        raise UserError(f"--workers must be at least 1, found {config.workers}")
     output = config.output_dir
     try:
         (output / "tables").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{output}: cannot write there ({error.strerror}); choose another --output_dir") from None
+    # A folder without a manifest is half built: the tables are about to change under the tasks of an earlier build.
+    (output / "manifest.json").unlink(missing_ok=True)
     for name, frame in build_store(config.seed).items():
         _write_csv(frame, output / "tables" / f"{name}.csv")
     refs = [TableRef(name=name, path=f"tables/{name}.csv") for name in DESCRIPTIONS]
@@ -136,17 +148,14 @@ def run(config: BuildConfig) -> int:
         "dropped": dropped_all,
         "tables": {f"{name}.csv": _sha256(output / "tables" / f"{name}.csv") for name in DESCRIPTIONS},
     }
-    text = json.dumps(manifest, ensure_ascii=False, indent=2) + "\n"
-    temporary = output / ".manifest.json.tmp"
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, output / "manifest.json")
+    write_json(output / "manifest.json", manifest)
     total = sum(int(str(one["tasks"])) for one in counts.values())
     print(f"{output}: {total} certified, {len(dropped_all)} dropped, {time.monotonic() - started:.0f} s")
     for name, one in counts.items():
         print(f"  {name}: {one['tasks']} tasks")
     for task_id, reason in list(dropped_all.items())[:5]:
         print(f"  dropped {task_id}: {reason}")
-    return 0
+    return 0 if all(one["tasks"] for name, one in counts.items() if sizes.get(name, 1)) else 1
 
 
 def _finish(scripts: list[Script], path: Path, config: BuildConfig, dropped_all: dict[str, str]) -> dict[str, object]:

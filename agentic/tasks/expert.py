@@ -93,13 +93,18 @@ def _messages(script: Script, trajectory: Trajectory) -> list[Message]:
 
 
 def _problem(script: Script, trajectory: Trajectory) -> str | None:
-    """Why an executed script is no expert trajectory, or None."""
+    """Why an executed script is no expert trajectory, or None. A turn of an expert is one call or the answer."""
     if trajectory.stop_reason != StopReason.ANSWERED or len(trajectory.turns) != len(script.steps):
-        return f"ended as {trajectory.stop_reason} after {len(trajectory.turns)} of {len(script.steps)} turns"
+        why = f": {trajectory.error}" if trajectory.error else ""
+        return f"ended as {trajectory.stop_reason} after {len(trajectory.turns)} of {len(script.steps)} turns{why}"
     for turn, step in zip(trajectory.turns, script.steps, strict=True):
         failed = any(observation.status != ObservationStatus.OK for observation in turn.observations)
         if failed != step.mistake:
-            return "a scripted mistake did not fail" if step.mistake else f"a step failed: {turn.observations[0].text[:120]}"
+            return (
+                "a scripted mistake did not fail"
+                if step.mistake
+                else f"a step failed: {turn.observations[0].text[:120]}"
+            )
     if trajectory.parts["task_success"] != 1.0:
         return f"the answer {trajectory.answer!r} fails the task's own checks"
     return None
@@ -118,7 +123,10 @@ async def _execute(scripts: list[Script], concurrency: int) -> AsyncIterator[tup
                 yield index, problem
                 continue
             last = trajectory.turns[-1].actions[0].answer or ""
-            yield index, script.task.model_copy(update={"expert_trajectory": _messages(script, trajectory), "answer": last})
+            yield (
+                index,
+                script.task.model_copy(update={"expert_trajectory": _messages(script, trajectory), "answer": last}),
+            )
 
 
 def execute_scripts(

@@ -7,11 +7,9 @@ that cell, the gold. The same programs make training questions over generated ta
 from __future__ import annotations
 
 import contextlib
-import difflib
 import io
 import math
 import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from agentic.records import Check
+from agentic.tasks.draw import Draw, Unfit
 from agentic.tasks.phrases import ANSWERS, QUESTIONS
 
 
@@ -35,115 +34,11 @@ class GeneralQuestion:
     """Columns that the code names; used to make realistic mistakes."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Roles of a frame's columns, found from the data."""
-
-    numbers: list[str]
-    groups: list[str]
-    """Categories: 2 to 60 values that repeat (text, bool, or small integers such as a year)."""
-    labels: list[str]
-    """Text that names the row: unique, without missing values."""
-
-
-def column_roles(frame: pd.DataFrame) -> Columns:
-    numbers, groups, labels = [], [], []
-    for name in frame.columns:
-        column = frame[name]
-        present = column.dropna()
-        distinct = present.nunique()
-        if distinct < 2 or pd.api.types.is_datetime64_any_dtype(column):
-            continue
-        if pd.api.types.is_bool_dtype(column):
-            groups.append(name)
-        elif pd.api.types.is_numeric_dtype(column):
-            is_integer = bool(np.all(np.mod(present, 1) == 0))
-            if re.search(r"(^|[^a-z])(id|no|code|zip|编号)([^a-z]|$)", str(name).lower()):
-                continue
-            if re.search(r"year|month|年份|月份", str(name).lower()) and is_integer and distinct <= 60:
-                groups.append(name)
-            elif is_integer and distinct <= 8 and len(present) >= 5 * distinct:
-                groups.append(name)
-            else:
-                numbers.append(name)
-        elif distinct == len(column) and len(column) <= 5000:
-            labels.append(name)
-        elif distinct <= 60 and len(present) >= 2 * distinct and present.map(lambda v: isinstance(v, str)).all():
-            groups.append(name)
-    return Columns(numbers, groups, labels)
-
-
 AGGREGATES = ["mean", "sum", "median", "max", "min", "std"]
 
 
 def _key(name: str) -> str:
     return f"df[{name!r}]"
-
-
-def humanised(name: str) -> str:
-    """`bodyMass_g` -> `body mass g`: how a person says a column name."""
-    words = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
-    return " ".join(re.sub(r"[_\-]+", " ", words).lower().split())
-
-
-class Draw:
-    """Draws arguments from one frame; raises Unfit where the frame has no fitting column."""
-
-    def __init__(self, frame: pd.DataFrame, rng: random.Random, language: str) -> None:
-        self.frame, self.rng, self.language = frame, rng, language
-        self.roles = column_roles(frame)
-        self.names = [str(name) for name in frame.columns]
-        self._spoken = {name: humanised(name) for name in self.names}
-
-    def pick(self, names: list[str], but: tuple[str, ...] = ()) -> str:
-        left = [name for name in names if name not in but]
-        if not left:
-            raise Unfit
-        return self.rng.choice(left)
-
-    def number(self, *but: str) -> str:
-        return self.pick(self.roles.numbers, but)
-
-    def group(self, *but: str) -> str:
-        return self.pick(self.roles.groups, but)
-
-    def label(self) -> str:
-        return self.pick(self.roles.labels)
-
-    def value(self, group: str) -> object:
-        counts = self.frame[group].value_counts()
-        value = self.rng.choice([v for v in counts.index if counts[v] >= 2] or [None])
-        if value is None:
-            raise Unfit
-        return value.item() if isinstance(value, np.generic) else value
-
-    def threshold(self, name: str) -> int | float:
-        low, high = self.frame[name].quantile([0.15, 0.85])
-        middle = low + (high - low) * self.rng.random()
-        digits = 0 if abs(middle) >= 10 else 2
-        rounded = round(float(middle), digits)
-        return int(rounded) if digits == 0 else rounded
-
-    def say(self, name: str) -> str:
-        """How the question mentions a column: as spelt, quoted, or in plain words where that stays unambiguous."""
-        chance = self.rng.random()
-        spoken = self._spoken[name]
-        if chance < 0.08:
-            return f'"{name}"'
-        if chance < 0.30 and spoken and not difflib.get_close_matches(spoken, [s for n, s in self._spoken.items() if n != name], 1, 0.85):
-            return spoken
-        return name
-
-    def say_value(self, value: object) -> str:
-        if isinstance(value, bool):
-            return str(value)
-        if isinstance(value, str) and self.rng.random() < 0.1:
-            return f'"{value}"'
-        return str(value)
-
-
-class Unfit(Exception):
-    """The frame has no column (or no unambiguous answer) for this kind of question."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +62,9 @@ def _condition(group: str, value: object) -> str:
 
 def _aggregate(d: Draw) -> Plan:
     name, how = d.number(), d.rng.choice(AGGREGATES)
-    return Plan(f"print(round({_key(name)}.{how}(), 4))", "number", {"agg": how, "x": d.say(name)}, (name,), (how, name))
+    return Plan(
+        f"print(round({_key(name)}.{how}(), 4))", "number", {"agg": how, "x": d.say(name)}, (name,), (how, name)
+    )
 
 
 def _filtered(d: Draw) -> Plan:
@@ -187,7 +84,14 @@ def _filtered_twice(d: Draw) -> Plan:
     row = rows.iloc[d.rng.randrange(len(rows))]
     v, w = (row[c].item() if isinstance(row[c], np.generic) else row[c] for c in (first, second))
     code = f"print(round(df[({_condition(first, v)}) & ({_condition(second, w)})][{name!r}].{how}(), 4))"
-    said = {"agg": how, "x": d.say(name), "g": d.say(first), "v": d.say_value(v), "h": d.say(second), "w": d.say_value(w)}
+    said = {
+        "agg": how,
+        "x": d.say(name),
+        "g": d.say(first),
+        "v": d.say_value(v),
+        "h": d.say(second),
+        "w": d.say_value(w),
+    }
     return Plan(code, "number", said, (name, first, second), (how, name, first, v, second, w))
 
 
@@ -205,7 +109,14 @@ def _extreme_group(d: Draw) -> Plan:
     top = d.rng.random() < 0.65
     series = f"df.groupby({group!r})[{name!r}].{how}()"
     said = {"agg": how, "x": d.say(name), "g": d.say(group), "top": "top" if top else "bottom"}
-    return Plan(f"print({series}.{'idxmax' if top else 'idxmin'}())", "value", said, (group, name), (how, name, group, top), series if top else f"-{series}")
+    return Plan(
+        f"print({series}.{'idxmax' if top else 'idxmin'}())",
+        "value",
+        said,
+        (group, name),
+        (how, name, group, top),
+        series if top else f"-{series}",
+    )
 
 
 def _top_groups(d: Draw) -> Plan:
@@ -250,7 +161,13 @@ def _count_both(d: Draw) -> Plan:
     group, other = d.group(), d.number()
     value, limit, more = d.value(group), d.threshold(other), d.rng.random() < 0.6
     code = f"print((({_condition(group, value)}) & ({_key(other)} {'>' if more else '<'} {limit})).sum())"
-    said = {"g": d.say(group), "v": d.say_value(value), "y": d.say(other), "t": str(limit), "more": "more" if more else "less"}
+    said = {
+        "g": d.say(group),
+        "v": d.say_value(value),
+        "y": d.say(other),
+        "t": str(limit),
+        "more": "more" if more else "less",
+    }
     return Plan(code, "count", said, (group, other), (group, value, other, more, limit))
 
 
@@ -258,7 +175,9 @@ def _count_above(d: Draw) -> Plan:
     name = d.number()
     limit, more = d.threshold(name), d.rng.random() < 0.6
     said = {"y": d.say(name), "t": str(limit), "more": "more" if more else "less"}
-    return Plan(f"print(({_key(name)} {'>' if more else '<'} {limit}).sum())", "count", said, (name,), (name, more, limit))
+    return Plan(
+        f"print(({_key(name)} {'>' if more else '<'} {limit}).sum())", "count", said, (name,), (name, more, limit)
+    )
 
 
 def _distinct(d: Draw) -> Plan:
@@ -270,7 +189,14 @@ def _most_common(d: Draw) -> Plan:
     group, top = d.group(), d.rng.random() < 0.75
     said = {"g": d.say(group), "top": "top" if top else "bottom"}
     series = f"{_key(group)}.value_counts()"
-    return Plan(f"print({series}.{'idxmax' if top else 'idxmin'}())", "value", said, (group,), (group, top), series if top else f"-{series}")
+    return Plan(
+        f"print({series}.{'idxmax' if top else 'idxmin'}())",
+        "value",
+        said,
+        (group,),
+        (group, top),
+        series if top else f"-{series}",
+    )
 
 
 def _missing(d: Draw) -> Plan:
@@ -283,14 +209,22 @@ def _correlation(d: Draw) -> Plan:
     name = d.number()
     other = d.number(name)
     said = {"x": d.say(name), "y": d.say(other)}
-    return Plan(f"print(round({_key(name)}.corr({_key(other)}), 4))", "number", said, (name, other), tuple(sorted((name, other))))
+    return Plan(
+        f"print(round({_key(name)}.corr({_key(other)}), 4))",
+        "number",
+        said,
+        (name, other),
+        tuple(sorted((name, other))),
+    )
 
 
 def _share_of_rows(d: Draw) -> Plan:
     group = d.group()
     value = d.value(group)
     said = {"g": d.say(group), "v": d.say_value(value)}
-    return Plan(f"print(round(({_condition(group, value)}).mean() * 100, 4))", "percent", said, (group,), (group, value))
+    return Plan(
+        f"print(round(({_condition(group, value)}).mean() * 100, 4))", "percent", said, (group,), (group, value)
+    )
 
 
 def _share_of_sum(d: Draw) -> Plan:
@@ -381,7 +315,9 @@ def _gold(plan: Plan, printed: str) -> tuple[Check, str]:
     return Check(kind="ordered_list", value=values), ", ".join(values)
 
 
-def draw_question(frame: pd.DataFrame, rng: random.Random, language: str = "en", kind: str | None = None) -> GeneralQuestion | None:
+def draw_question(
+    frame: pd.DataFrame, rng: random.Random, language: str = "en", kind: str | None = None
+) -> GeneralQuestion | None:
     """One question over `frame` (the DataFrame `df` of the agent), or None where the drawn kind does not fit."""
     kind = kind or rng.choices(list(KINDS), [weight for _, weight in KINDS.values()])[0]
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,11 +33,18 @@ def general_task(task_id: str, found: GeneralQuestion, ref: TableRef, language: 
         answer=found.answer,
         checks=[found.check],
         max_turns=6,
-        metadata={"task_type": "general", "category": found.kind, "difficulty": "easy", "program": f"{ref.path}:{found.program}"},
+        metadata={
+            "task_type": "general",
+            "category": found.kind,
+            "difficulty": "easy",
+            "program": f"{ref.path}:{found.program}",
+        },
     )
 
 
-def script_of(task: Task, found: GeneralQuestion, base_dir: Path, rng: random.Random, names: list[str], mistakes: float) -> Script:
+def script_of(
+    task: Task, found: GeneralQuestion, base_dir: Path, rng: random.Random, names: list[str], mistakes: float
+) -> Script:
     steps = [python_step(found.code), Step(found.answer)]
     wrong = with_mistake(found.code, found.columns, names, rng) if rng.random() < mistakes else None
     if wrong is not None:
@@ -76,11 +84,18 @@ def generated_scripts(output_dir: Path, count: int, seed: int, language: str, pe
 
 def questions_over(files: list[Path], count: int, seed: int, language: str = "en") -> list[Script]:
     """About `count` questions spread evenly over `files` and over the kinds each file allows; no two alike."""
+    if count < 1:
+        raise UserError(f"--count must be at least 1, found {count}")
     scripts: list[Script] = []
+    stems: Counter[str] = Counter()
     for position, file in enumerate(files):
         wanted = count // len(files) + (position < count % len(files))
         rng = random.Random(f"questions-{seed}-{file.name}")
         ref = table_refs([file])[0]
+        stem = file.name.split(".")[0]
+        stems[stem] += 1
+        if stems[stem] > 1:  # another folder's file of that name, or the same one given twice
+            stem = f"{stem}~{stems[stem]}"
         frame = load_tables([ref], Path())["df"].frame
         seen: set[str] = set()
         kinds: list[str] = []
@@ -94,7 +109,7 @@ def questions_over(files: list[Path], count: int, seed: int, language: str = "en
             if found is None or found.program in seen:
                 continue
             seen.add(found.program)
-            task = general_task(f"{file.name.split('.')[0]}-{len(seen):03d}", found, ref, spoken)
+            task = general_task(f"{stem}-{len(seen):03d}", found, ref, spoken)
             scripts.append(script_of(task, found, Path(), rng, [], 0.0))
     return scripts
 
@@ -102,9 +117,12 @@ def questions_over(files: list[Path], count: int, seed: int, language: str = "en
 def run(config: QuestionsConfig) -> int:
     scripts = questions_over(list(config.files), config.count, config.seed, config.language)
     if not scripts:
-        raise UserError(f"{config.files[0]}: no question fits these files; they need columns with numbers or repeated values")
+        named = ", ".join(map(str, config.files)) or "no file given"
+        raise UserError(f"{named}: no question fits; give files that have columns with numbers or repeated values")
     with progress("executing") as report:
         tasks, dropped = execute_scripts(scripts, progress=report)
+    if not tasks:
+        raise UserError(f"{config.output}: not written, no question could be executed ({next(iter(dropped.values()))})")
     jsonl.write(config.output, tasks)
     print(f"{config.output}: {len(tasks)} questions over {len(config.files)} files, {len(dropped)} dropped")
     for task_id, reason in list(dropped.items())[:5]:

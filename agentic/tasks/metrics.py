@@ -68,24 +68,58 @@ METRICS = [
     Metric("refund_amount", ("refund amount", "refunds"), ("退款金额", "退款额"), ("orders.refund_amount",)),
     Metric("net_revenue", ("net revenue",), ("净收入", "净营收"), ("orders.gmv", "orders.refund_amount")),
     Metric("refund_rate.amount", ("refund rate",), ("退款率",), ("orders.refund_amount",), "orders.gmv", 100, "%"),
-    Metric("refund_rate.orders", ("refund rate",), ("退款率",), ("orders.refund_orders",), "orders.orders_count", 100, "%"),
+    Metric(
+        "refund_rate.orders", ("refund rate",), ("退款率",), ("orders.refund_orders",), "orders.orders_count", 100, "%"
+    ),
     Metric("orders", ("number of orders", "order count"), ("订单数", "订单量"), ("orders.orders_count",)),
-    Metric("aov.gross", ("average order value", "AOV"), ("客单价", "平均订单金额"), ("orders.gmv",), "orders.orders_count"),
-    Metric("aov.net", ("average order value", "AOV"), ("客单价", "平均订单金额"), ("orders.gmv", "orders.refund_amount"), "orders.orders_count"),
+    Metric(
+        "aov.gross", ("average order value", "AOV"), ("客单价", "平均订单金额"), ("orders.gmv",), "orders.orders_count"
+    ),
+    Metric(
+        "aov.net",
+        ("average order value", "AOV"),
+        ("客单价", "平均订单金额"),
+        ("orders.gmv", "orders.refund_amount"),
+        "orders.orders_count",
+    ),
     Metric("spend", ("marketing spend", "ad spend"), ("投放花费", "营销费用"), ("marketing.spend",)),
     Metric("impressions", ("impressions",), ("曝光量", "展示量"), ("marketing.impressions",)),
     Metric("clicks", ("clicks",), ("点击量", "点击数"), ("marketing.clicks",)),
-    Metric("ctr", ("click-through rate", "CTR"), ("点击率", "CTR"), ("marketing.clicks",), "marketing.impressions", 100, "%"),
+    Metric(
+        "ctr",
+        ("click-through rate", "CTR"),
+        ("点击率", "CTR"),
+        ("marketing.clicks",),
+        "marketing.impressions",
+        100,
+        "%",
+    ),
     Metric("cpc", ("cost per click", "CPC"), ("单次点击成本", "CPC"), ("marketing.spend",), "marketing.clicks"),
-    Metric("cpm", ("cost per mille", "CPM"), ("千次展示成本", "CPM"), ("marketing.spend",), "marketing.impressions", 1000),
+    Metric(
+        "cpm", ("cost per mille", "CPM"), ("千次展示成本", "CPM"), ("marketing.spend",), "marketing.impressions", 1000
+    ),
     Metric("roas.gross", ("ROAS", "return on ad spend"), ("ROAS", "广告回报率"), ("orders.gmv",), "marketing.spend"),
-    Metric("roas.net", ("ROAS", "return on ad spend"), ("ROAS", "广告回报率"), ("orders.gmv", "orders.refund_amount"), "marketing.spend"),
+    Metric(
+        "roas.net",
+        ("ROAS", "return on ad spend"),
+        ("ROAS", "广告回报率"),
+        ("orders.gmv", "orders.refund_amount"),
+        "marketing.spend",
+    ),
     Metric("new_users", ("new users",), ("新用户数", "新增用户"), ("users.new_users",)),
     Metric("active_users", ("active users",), ("活跃用户数", "活跃用户"), ("users.active_users",)),
-    Metric("new_user_share", ("new user share",), ("新用户占比",), ("users.new_users",), "users.active_users", 100, "%"),
+    Metric(
+        "new_user_share", ("new user share",), ("新用户占比",), ("users.new_users",), "users.active_users", 100, "%"
+    ),
     Metric("cac", ("CAC", "customer acquisition cost"), ("获客成本", "CAC"), ("marketing.spend",), "users.new_users"),
     Metric("gmv_per_user", ("GMV per active user",), ("活跃用户人均GMV",), ("orders.gmv",), "users.active_users"),
-    Metric("orders_per_user", ("orders per active user",), ("活跃用户人均订单数",), ("orders.orders_count",), "users.active_users"),
+    Metric(
+        "orders_per_user",
+        ("orders per active user",),
+        ("活跃用户人均订单数",),
+        ("orders.orders_count",),
+        "users.active_users",
+    ),
 ]
 BY_ID = {metric.id: metric for metric in METRICS}
 

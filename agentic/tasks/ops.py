@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 
 from agentic.records import Check, Document
-from agentic.tasks.general import Unfit
+from agentic.tasks.draw import Unfit
 from agentic.tasks.metrics import METRICS, VARIABLES, Metric, rivals
 from agentic.tasks.phrases import ANSWERS
 from agentic.tasks.store import CHANNELS, MONTHS, PROVINCES, QUARTERS
@@ -102,7 +104,8 @@ def draw_program(rng: random.Random) -> Program:
         return Program(metric, operation, dimension, filters, tuple(rng.sample(VALUES[dimension], 2)))
     if operation == "share":
         return Program(metric, operation, dimension, filters, (rng.choice(VALUES[dimension]),))
-    return Program(metric, operation, dimension, filters, (rng.random(),))  # count_above: a quantile, made a number below
+    # count_above: a quantile, made a number below
+    return Program(metric, operation, dimension, filters, (rng.random(),))
 
 
 def _selection(program: Program) -> str:
@@ -129,7 +132,7 @@ def metric_series(program: Program, tables: dict[str, pd.DataFrame]) -> pd.Serie
 
 def _clear(values: list[float]) -> bool:
     """Neighbouring values differ by more than rounding, so a tie never decides."""
-    return all(abs(a - b) > 1e-6 * max(1.0, abs(a)) for a, b in zip(values, values[1:], strict=False))
+    return all(abs(a - b) > 1e-6 * max(1.0, abs(a)) for a, b in pairwise(values))
 
 
 def realise(program: Program, tables: dict[str, pd.DataFrame], rng: random.Random, language: str) -> OpsQuestion:
@@ -139,6 +142,7 @@ def realise(program: Program, tables: dict[str, pd.DataFrame], rng: random.Rando
     code = f"{_selection(program)}\n"
     expression = metric.expression()
     calculation = None
+    gold: Any
     said: dict[str, str] = {}
     unit = metric.unit
     if operation in {"value", "what_if"}:
@@ -148,7 +152,8 @@ def realise(program: Program, tables: dict[str, pd.DataFrame], rng: random.Rando
             factor = round(1 + float(args[0]) / 100, 2)
             calculation = f"{{value}} * {factor}"
             value = round(value, 4) * factor
-            said = {"p": str(abs(int(args[0]))), "rise": ("rises", "上升") [language == "zh"] if float(args[0]) > 0 else ("falls", "下降")[language == "zh"]}
+            rises, falls = ("上升", "下降") if language == "zh" else ("rises", "falls")
+            said = {"p": str(abs(int(args[0]))), "rise": rises if float(args[0]) > 0 else falls}
         kind, gold = "number", value
     else:
         series: pd.Series = result  # type: ignore[assignment]
@@ -159,7 +164,11 @@ def realise(program: Program, tables: dict[str, pd.DataFrame], rng: random.Rando
                 raise Unfit
             code += f"print(m.{'idxmax' if args[0] else 'idxmin'}())"
             kind, gold = "value", ordered.index[0]
-            said = {"top": rng.choice((["highest"], ["最高"])[language == "zh"]) if args[0] else (["lowest"], ["最低"])[language == "zh"][0]}
+            said = {
+                "top": rng.choice((["highest"], ["最高"])[language == "zh"])
+                if args[0]
+                else (["lowest"], ["最低"])[language == "zh"][0]
+            }
         elif operation == "top_k":
             ordered = series.sort_values(ascending=False)
             if not _clear(ordered.tolist()[: int(args[0]) + 1]):
@@ -217,7 +226,7 @@ def _round_limit(value: float) -> int | float:
     if abs(value) >= 1000:
         digits = len(str(int(abs(value)))) - 3
         return int(round(value, -digits))
-    return int(round(value)) if abs(value) >= 50 else round(value, 2)
+    return round(value) if abs(value) >= 50 else round(value, 2)
 
 
 def _documents(metric: Metric, rng: random.Random, language: str) -> list[Document]:
@@ -243,12 +252,29 @@ _WHERE_ZH = {"channel": "{} 渠道", "province": "{} 省", "quarter": "{} ", "mo
 _DIM_ZH = {"channel": "渠道", "province": "省份", "quarter": "季度", "month": "月份"}
 _TEMPLATES_EN = {
     "value": ["what was the {m}{w}?", "what is the {m}{w}?", "{m}{w}?", "compute the {m}{w}.", "give the {m}{w}."],
-    "what_if": ["if the {m}{w} {rise} by {p}%, what would it be?", "suppose the {m}{w} {rise} by {p}%: what is the new value?"],
-    "extreme": ["which {d} had the {top} {m}{w}?", "what {d} has the {top} {m}{w}?", "name the {d} with the {top} {m}{w}."],
-    "top_k": ["which {k} {d}s had the highest {m}{w}, in order?", "top {k} {d}s by {m}{w}?", "list the {k} {d}s with the highest {m}{w}, highest first."],
+    "what_if": [
+        "if the {m}{w} {rise} by {p}%, what would it be?",
+        "suppose the {m}{w} {rise} by {p}%: what is the new value?",
+    ],
+    "extreme": [
+        "which {d} had the {top} {m}{w}?",
+        "what {d} has the {top} {m}{w}?",
+        "name the {d} with the {top} {m}{w}.",
+    ],
+    "top_k": [
+        "which {k} {d}s had the highest {m}{w}, in order?",
+        "top {k} {d}s by {m}{w}?",
+        "list the {k} {d}s with the highest {m}{w}, highest first.",
+    ],
     "change": ["by how much did the {m}{w} change from {a} to {b}?", "what is the change in {m}{w} from {a} to {b}?"],
-    "change_percent": ["by what percent did the {m}{w} change from {a} to {b}?", "what is the percent change in {m}{w} from {a} to {b}?"],
-    "difference": ["what is the difference in {m} between {a} and {b}{w}?", "how much higher is the {m} of {a} than of {b}{w}?"],
+    "change_percent": [
+        "by what percent did the {m}{w} change from {a} to {b}?",
+        "what is the percent change in {m}{w} from {a} to {b}?",
+    ],
+    "difference": [
+        "what is the difference in {m} between {a} and {b}{w}?",
+        "how much higher is the {m} of {a} than of {b}{w}?",
+    ],
     "share": ["what percent of the {m}{w} came from {a}?", "what is the share of {a} in the {m}{w}, in percent?"],
     "count_above": ["how many {d}s had a {m} above {t}{w}?", "in how many {d}s was the {m} above {t}{w}?"],
 }

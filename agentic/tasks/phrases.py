@@ -24,7 +24,10 @@ _AGG_ZH = {
     "min": ["最小值"],
     "std": ["标准差"],
 }
-_MORE_EN = {"more": ["above", "greater than", "over", "more than"], "less": ["below", "less than", "under", "smaller than"]}
+_MORE_EN = {
+    "more": ["above", "greater than", "over", "more than"],
+    "less": ["below", "less than", "under", "smaller than"],
+}
 _MORE_ZH = {"more": ["大于", "超过", "高于"], "less": ["小于", "低于"]}
 _TOP_EN = {"top": ["highest", "largest", "greatest"], "bottom": ["lowest", "smallest"]}
 _TOP_ZH = {"top": ["最高", "最大"], "bottom": ["最低", "最小"]}
@@ -43,11 +46,15 @@ def phrase(template: str, language: str = "en") -> Phrase:
         if "top" in said:
             words["top"] = rng.choice(top[said["top"]])
             words["most"] = {"top": ("most", "最多"), "bottom": ("fewest", "最少")}[said["top"]][language != "en"]
-            words["mostly"] = {"top": ("most common", "最常见"), "bottom": ("least common", "最少见")}[said["top"]][language != "en"]
+            words["mostly"] = {"top": ("most common", "最常见"), "bottom": ("least common", "最少见")}[said["top"]][
+                language != "en"
+            ]
             words["first"] = {"top": "first", "bottom": "last"}[said["top"]]
             words["side"] = {"top": ("top", "前"), "bottom": ("bottom", "后")}[said["top"]][language != "en"]
         text = template.format(**words)
-        return text[0].upper() + text[1:] if language == "en" and rng.random() < 0.85 and text[0] == template[0] else text
+        return (
+            text[0].upper() + text[1:] if language == "en" and rng.random() < 0.85 and text[0] == template[0] else text
+        )
 
     return render
 
@@ -111,7 +118,12 @@ _EN = {
         "list the {k} {g} with the {top} {x}, in order.",
         "{side} {k} {g} by {x}?",
     ],
-    "rows": ["how many rows are there?", "how many records does the table have?", "what is the number of rows?", "count the rows."],
+    "rows": [
+        "how many rows are there?",
+        "how many records does the table have?",
+        "what is the number of rows?",
+        "count the rows.",
+    ],
     "count_equal": [
         "how many rows have {g} {v}?",
         "how many rows have {g} equal to {v}?",
@@ -182,7 +194,12 @@ _EN = {
 
 _ZH = {
     "aggregate": ["{x}的{agg}是多少？", "求{x}的{agg}。", "所有行的{x}{agg}是多少？", "计算{x}的{agg}"],
-    "filtered_aggregate": ["{g}为{v}的{x}{agg}是多少？", "{v}的{x}{agg}是多少？", "{g}是{v}时，{x}的{agg}是多少？", "求{g}等于{v}的行的{x}{agg}。"],
+    "filtered_aggregate": [
+        "{g}为{v}的{x}{agg}是多少？",
+        "{v}的{x}{agg}是多少？",
+        "{g}是{v}时，{x}的{agg}是多少？",
+        "求{g}等于{v}的行的{x}{agg}。",
+    ],
     "filtered_twice": ["{g}为{v}且{h}为{w}的{x}{agg}是多少？", "求{g}是{v}、{h}是{w}的行的{x}{agg}。"],
     "aggregate_above": ["{y}{more}{t}的行，{x}的{agg}是多少？", "当{y}{more}{t}时，{x}{agg}是多少？"],
     "extreme_group": ["哪个{g}的{x}{agg}{top}？", "{x}{agg}{top}的{g}是哪个？", "按{x}{agg}看，哪个{g}{top}？"],

@@ -97,7 +97,9 @@ def _labels(rows: int, rng: random.Random, chinese: bool) -> list[str]:
     made: dict[str, None] = {}
     while len(made) < rows:
         if chinese:
-            label = rng.choice(words.SURNAMES_ZH) + "".join(rng.choice(words.GIVEN_ZH) for _ in range(rng.randint(1, 2)))
+            label = rng.choice(words.SURNAMES_ZH) + "".join(
+                rng.choice(words.GIVEN_ZH) for _ in range(rng.randint(1, 2))
+            )
             label = label if label not in made else f"{label}{len(made)}"
         else:
             label = " ".join(pseudo_word(rng).capitalize() for _ in range(rng.randint(1, 2)))
@@ -131,12 +133,16 @@ def random_table(rng: random.Random, language: str = "en") -> pd.DataFrame:
         values = words.split(catalogue[base])
         if not chinese and rng.random() < 0.3:
             # Unknown words and codes: the model must copy values from the card or the question, letter by letter.
-            values = list({code(rng) if rng.random() < 0.5 else pseudo_word(rng).capitalize() for _ in range(rng.randint(3, 12))})
+            values = list(
+                {code(rng) if rng.random() < 0.5 else pseudo_word(rng).capitalize() for _ in range(rng.randint(3, 12))}
+            )
             values.sort()
             base = base if rng.random() < 0.6 else pseudo_word(rng)
         if not chinese:
             case = rng.random()
-            values = [v.upper() for v in values] if case < 0.08 else [v.title() for v in values] if case < 0.2 else values
+            values = (
+                [v.upper() for v in values] if case < 0.08 else [v.title() for v in values] if case < 0.2 else values
+            )
         add(base, _category_column(values, rows, rng, generator))
     if rng.random() < 0.35:
         first = rng.randint(1950, 2020)
@@ -151,7 +157,9 @@ def random_table(rng: random.Random, language: str = "en") -> pd.DataFrame:
         add(rng.choice(["active", "returned", "insured", "is member"]), pd.Series(generator.random(rows) < 0.4))
     for base in rng.sample(_NUMBERS_ZH if chinese else _NUMBERS_EN, rng.randint(2, 6)):
         if not chinese and rng.random() < 0.08:
-            base = rng.choice([pseudo_word(rng), code(rng), f"x{rng.randint(1, 9)}", f"{pseudo_word(rng)} {rng.randint(1, 9)}"])
+            base = rng.choice(
+                [pseudo_word(rng), code(rng), f"x{rng.randint(1, 9)}", f"{pseudo_word(rng)} {rng.randint(1, 9)}"]
+            )
         add(base, _number_column(base, rows, rng, generator))
     names = list(columns)
     if rng.random() < 0.5:

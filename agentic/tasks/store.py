@@ -19,7 +19,9 @@ def quarter_of(month: str) -> str:
 def build_store(seed: int) -> dict[str, pd.DataFrame]:
     """The three tables; deterministic in `seed`. Sums over any slice are positive, so every ratio is defined."""
     rng = np.random.default_rng(seed)
-    keys = pd.MultiIndex.from_product([MONTHS, CHANNELS, PROVINCES], names=["month", "channel", "province"]).to_frame(index=False)
+    keys = pd.MultiIndex.from_product([MONTHS, CHANNELS, PROVINCES], names=["month", "channel", "province"]).to_frame(
+        index=False
+    )
     keys.insert(1, "quarter", keys["month"].map(quarter_of))
     size = len(keys)
     month_index = keys["month"].map({month: index for index, month in enumerate(MONTHS)}).to_numpy()
@@ -32,13 +34,19 @@ def build_store(seed: int) -> dict[str, pd.DataFrame]:
     orders_count = np.maximum(5, rng.poisson(220 * level * season * (1 + growth) ** month_index))
     price = keys["channel"].map(dict(zip(CHANNELS, rng.uniform(60, 180, 6), strict=True))) * rng.normal(1, 0.08, size)
     gmv = np.round(orders_count * price, 2)
-    refund_share = np.clip(keys["channel"].map(dict(zip(CHANNELS, rng.uniform(0.02, 0.12, 6), strict=True))) * rng.normal(1, 0.25, size), 0.004, 0.4)
+    refund_share = np.clip(
+        keys["channel"].map(dict(zip(CHANNELS, rng.uniform(0.02, 0.12, 6), strict=True))) * rng.normal(1, 0.25, size),
+        0.004,
+        0.4,
+    )
     refund_orders = np.maximum(1, rng.binomial(orders_count, np.clip(refund_share * 1.2, 0, 0.5)))
     orders = keys.assign(
         gmv=gmv, refund_amount=np.round(gmv * refund_share, 2), orders_count=orders_count, refund_orders=refund_orders
     )
     active = np.maximum(50, rng.poisson(900 * level * season))
-    users = keys.assign(active_users=active, new_users=np.maximum(3, rng.binomial(active, rng.uniform(0.08, 0.3, size))))
+    users = keys.assign(
+        active_users=active, new_users=np.maximum(3, rng.binomial(active, rng.uniform(0.08, 0.3, size)))
+    )
     ads = orders.groupby(["month", "quarter", "channel"], as_index=False)["gmv"].sum()
     spend = np.round(ads["gmv"] * rng.uniform(0.06, 0.22, len(ads)), 2)
     impressions = np.round(spend * rng.uniform(25, 60, len(ads))).astype("int64")

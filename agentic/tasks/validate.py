@@ -1,12 +1,15 @@
 """`agentic validate`: is a task file what it claims to be?
 
-Checks schema, ids, tables, duplicates inside the file, programs shared with the other splits, gold through the real
-grader (must pass), and neighbouring wrong answers through the same grader (must fail).
+Checks schema, ids, tables, tools, duplicates inside the file, programs shared with the other splits, gold and the expert's
+answer through the real grader (must pass), and neighbouring wrong answers through the same grader (must fail).
 """
 
 from __future__ import annotations
 
 import json
+import keyword
+import math
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,13 +48,36 @@ class Report:
         }
 
 
+def check_problem(check: Check) -> str | None:
+    """Why a check cannot say what is right, or None: the record's schema leaves the type of its value open."""
+    value = check.value
+    if check.kind == "number":
+        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        wanted = "a finite number"
+    elif check.kind == "boolean":
+        good, wanted = isinstance(value, bool), "true or false"
+    elif check.kind in {"list", "ordered_list"}:
+        items = value if isinstance(value, list) else []
+        good = bool(items) and all(isinstance(v, str | int | float) and not isinstance(v, bool) for v in items)
+        wanted = "a list of texts or numbers with at least one item"
+    else:
+        good, wanted = isinstance(value, str) and bool(value.strip()), "a text"
+    if not good:
+        return f"a check of kind {check.kind} needs {wanted}, found {value!r}"
+    if check.kind == "choice" and value not in check.options:
+        return f"the options of the choice {check.options} lack its value {value!r}"
+    return None
+
+
 def wrong_answers(check: Check) -> list[str]:
     """Answers near the gold that must score 0: a neighbour, the fraction of a percent, the reversed or cut list."""
     value = check.value
     if check.kind == "number":
-        near = value + 1 if isinstance(value, int) else value * 1.03 + (0.01 if value == 0 else 0)
+        # Twice the unit that is asked (at least twice the fourth decimal, in which gold is stored) is no rounding.
+        unit = 10.0 ** -(4 if check.decimals is None else check.decimals)
+        near = value + 1 if isinstance(value, int) and unit < 1 else value + max(abs(value) * 0.03, 2 * unit)
         wrong = [f"The answer is {near}.", ""]
-        if check.unit == "%" and abs(value) > 1e-6:
+        if check.unit == "%" and abs(value) > 2 * unit:
             wrong.append(f"The answer is {value / 100:.8g}.")
         return wrong
     if check.kind in {"list", "ordered_list"}:
@@ -65,35 +91,77 @@ def wrong_answers(check: Check) -> list[str]:
 
 
 def _problems(task: Task, base_dir: Path, report: Report) -> list[str]:
-    found = [f"table {ref.path!r} does not exist" for ref in task.tables if not (base_dir / ref.path).is_file()]
+    found = []
+    for ref in task.tables:
+        if not os.path.isfile(base_dir / ref.path):
+            found.append(f"table {ref.path!r} does not exist")
+        if not ref.name.isidentifier() or keyword.iskeyword(ref.name):
+            found.append(f"table name {ref.name!r} is no Python name")
+    if len({ref.name for ref in task.tables}) < len(task.tables):
+        found.append("two tables have one name")
     unknown = [name for name in [*task.tools, *task.expected_tools] if name not in TOOLS]
     if unknown:
         found.append(f"unknown tools {', '.join(sorted(set(unknown)))}; the tools are {', '.join(TOOLS)}")
+    elif not set(task.expected_tools) <= set(task.tools):
+        found.append(f"expected tools {', '.join(task.expected_tools)} are not all offered ({', '.join(task.tools)})")
+    if not task.question.strip():
+        found.append("the question is empty")
+    if task.max_turns < 1:
+        found.append(f"max_turns is {task.max_turns}; it must be at least 1")
+    return found + _check_problems(task, report) + _expert_problems(task)
+
+
+def _check_problems(task: Task, report: Report) -> list[str]:
     if not task.checks:
-        found.append("no checks: nothing says what a right answer is")
-    elif not compare(task.answer, task.checks, task.question).correct:
-        found.append(f"the gold answer {task.answer!r} fails its own checks")
+        return ["no checks: nothing says what a right answer is"]
+    found = [problem for check in task.checks if (problem := check_problem(check))]
+    if found:
+        return found
+    verdict = compare(task.answer, task.checks, task.question)
+    if not verdict.correct:
+        found.append(f"the gold answer {task.answer!r} fails its own checks ({verdict.reason})")
     for check in task.checks:
         for answer in wrong_answers(check):
             report.wrong_tried += 1
             if compare(answer, [check], task.question).correct:
                 found.append(f"the wrong answer {answer!r} passes the check")
-    if task.expert_trajectory and task.expert_trajectory[-1].role != "assistant":
-        found.append("the expert trajectory does not end with an answer")
     return found
 
 
+def _expert_problems(task: Task) -> list[str]:
+    """The turns of an expert trajectory call offered tools; the last message is an answer that passes the checks."""
+    if not task.expert_trajectory:
+        return []
+    used = {call.function.name for message in task.expert_trajectory for call in message.tool_calls or ()}
+    if not used <= set(task.tools):
+        return [f"the expert trajectory calls {', '.join(sorted(used - set(task.tools)))}, which is not offered"]
+    last = task.expert_trajectory[-1]
+    if last.role != "assistant" or last.tool_calls:
+        return ["the expert trajectory does not end with an answer"]
+    if any(map(check_problem, task.checks)) or not task.checks or last.content == task.answer:
+        return []  # said of the checks, or of the gold answer
+    verdict = compare(last.content, task.checks, task.question)
+    return [] if verdict.correct else [f"the expert's answer {last.content!r} fails the checks ({verdict.reason})"]
+
+
+def identity(task: Task) -> str:
+    """The canonical program; for tasks that state none, the question over its tables."""
+    program = task.metadata.get("program")
+    return str(program) if program else " ".join([task.question, *(ref.path for ref in task.tables)])
+
+
 def validate(path: Path) -> Report:
+    """Everything that is wrong with a task file. Raises UserError for a line that cannot be read at all."""
     report = Report()
     programs: dict[str, int] = {}
     ids: dict[str, int] = {}
     numbers = (number for number, _ in jsonl.iter_rows(path))
-    for number, task in zip(numbers, jsonl.read(path, Task), strict=False):
+    for number, task in zip(numbers, jsonl.read(path, Task), strict=True):
         report.tasks += 1
         report.categories[str(task.metadata.get("category", "-"))] += 1
         report.languages[task.language] += 1
         problems = _problems(task, path.resolve().parent, report)
-        program = str(task.metadata.get("program", task.question))
+        program = identity(task)
         if task.id in ids:
             problems.append(f"id {task.id!r} is already on line {ids[task.id]}")
         if program in programs:
@@ -103,14 +171,13 @@ def validate(path: Path) -> Report:
         report.problems += [f"{path}, line {number}: {problem}" for problem in problems]
     if not report.tasks:
         raise UserError(f"{path}: no tasks in this file")
-    if path.stem in SPLITS:
-        for other in SPLITS:
-            file = path.with_name(f"{other}.jsonl")
-            if other != path.stem and file.exists():
-                theirs = {str(t.metadata.get("program", t.question)) for t in jsonl.read(file, Task)}
-                report.shared[other] = len(theirs & programs.keys())
-                if report.shared[other]:
-                    report.problems.append(f"{path}: {report.shared[other]} programs are also in {file}")
+    others = [path.with_name(f"{name}.jsonl") for name in SPLITS if name != path.stem] if path.stem in SPLITS else []
+    for file in others:
+        if file.exists():
+            theirs = {identity(task) for task in jsonl.read(file, Task)}
+            shared = [number for program, number in programs.items() if program in theirs]
+            report.shared[file.stem] = len(shared)
+            report.problems += [f"{path}, line {number}: the same program is also in {file}" for number in shared]
     return report
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agentic.errors import UserError
-from agentic.train.runlog import write_json
+from agentic.run_folder import write_json
 
 FACTS = "agentic.json"
 """What is known about a model folder; the card is made from it."""
@@ -16,9 +16,9 @@ FACTS = "agentic.json"
 def write_card(folder: Path, **fields: Any) -> Path:
     """Merge `fields` into the folder's facts and write README.md from them; returns its path.
 
-    Fields: base_model, method, command, data (list of files), data_hash, examples, trained_tokens, seed, hours,
-    template_hash, end_ids, tools (OpenAI schemas), versions, git_commit, scores (name -> text with interval). Called
-    again later, for example with scores, it keeps the rest.
+    Fields: name (title; else the folder's), base_model, method, command, data (list of files), data_hash, examples,
+    trained_tokens, steps, seed, hours, machine, template_hash, end_ids, tools (OpenAI schemas), versions, git_commit ("+":
+    with changes), scores (name -> text with interval). Called again later, for example with scores, it keeps the rest.
     """
     path = folder / FACTS
     facts: dict[str, Any] = {}
@@ -30,7 +30,7 @@ def write_card(folder: Path, **fields: Any) -> Path:
     facts |= fields
     write_json(path, facts)
     card = folder / "README.md"
-    card.write_text(_render(folder.name, facts), encoding="utf-8")
+    card.write_text(_render(facts.get("name", folder.name), facts), encoding="utf-8")
     return card
 
 

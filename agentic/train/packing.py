@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 IGNORED = -100
 MIN_PREFIX = 48
 """Shorter shared prefixes are not worth a group."""
-MAX_ROW_TOKENS = 1024
-"""Long enough for the examples of one table; attention follows segments, so its cost does not grow with the row."""
 MAX_GROUP = 8
 """Examples per group: more would make the gradient of a batch one table's gradient."""
 

@@ -1,26 +1,20 @@
-"""The run folder of a training run: resolved configuration, metrics.jsonl, whole checkpoints."""
+"""What a training run adds to its run folder: the hash of its data, and checkpoints that are whole or not there."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Iterable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from agentic import jsonl
 from agentic.errors import UserError
-from agentic.records import FORMAT_VERSION
+from agentic.run_folder import write_json
 
 SEAL = "complete.json"
 """Written last into a checkpoint: names and sizes of its files. Without it the checkpoint is half-written."""
-_PACKAGES = ("agentic-data-analysis", "torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
 def data_hash(paths: Iterable[Path]) -> str:
@@ -34,66 +28,6 @@ def data_hash(paths: Iterable[Path]) -> str:
         except OSError as error:
             raise UserError(f"{path}: {error.strerror or error}") from None
     return digest.hexdigest()[:16]
-
-
-def describe_run(config: Any, **facts: Any) -> dict[str, Any]:
-    """What config.json holds: options, versions, code, machine, and the given facts."""
-    options = {
-        field.name: _plain(getattr(config, field.name))
-        for field in dataclasses.fields(config)  # type: ignore[arg-type]
-    }
-    return {
-        "format_version": FORMAT_VERSION,
-        "config": options,
-        "command": " ".join(sys.argv),
-        "versions": {"python": platform.python_version(), **versions()},
-        "git_commit": git_commit(),
-        "machine": {"platform": platform.platform(), "cpus": os.cpu_count()},
-        **facts,
-    }
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "absent"
-    return found
-
-
-def git_commit() -> str | None:
-    """Commit of the code, with "+" when there are uncommitted changes; None outside a repository."""
-    root = Path(__file__).resolve().parents[2]
-    try:
-        commit = subprocess.run(
-            ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        )
-        changes = subprocess.run(["git", "-C", str(root), "status", "--porcelain"], capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a whole file or none."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; the folder holds no run") from None
-    except ValueError as error:
-        raise UserError(f"{path}: broken JSON ({error}); start a new run in another folder") from None
-    return value
 
 
 def cut_metrics(path: Path, step: int) -> None:
@@ -141,11 +75,3 @@ def newest_whole(output_dir: Path) -> tuple[Path | None, list[Path]]:
             return path, broken
         broken.append(path)
     return None, broken
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentic import run_folder
 from agentic.config import SftConfig
 from agentic.errors import MissingExtra, UserError
+from agentic.formats import iter_examples
 from agentic.model.chat import Renderer
 from agentic.model.fetch import resolve
+from agentic.model.quiet import quiet_libraries
 from agentic.train import runlog
-from agentic.train.data import Example, read_conversations
 from agentic.train.modelcard import write_card
 from agentic.train.packing import Row, Tokens, make_batches
 
@@ -26,6 +30,14 @@ if TYPE_CHECKING:
     from agentic.train.trainer import PackedTrainer, Progress
 
 INTERRUPTED = 130
+# What a resumed run may be told anew: where it lies, how far it goes, how often it reports. Whatever decides weights,
+# batches or the schedule's shape has to be as it was. Of the data the bytes count, not the names.
+_MAY_CHANGE = frozenset(
+    (
+        *("data_path", "output_dir", "resume_from_checkpoint", "dry_run", "report_to"),
+        *("max_steps", "max_minutes", "num_train_epochs", "save_steps", "save_total_limit", "logging_steps"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -57,8 +69,7 @@ def run(config: SftConfig) -> int:
         import trl  # noqa: F401
     except ImportError:
         raise MissingExtra("agentic sft", "train") from None
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet_libraries()
     _check_options(config)
     digest = runlog.data_hash(config.data_path)
     folder = resolve(config.model_name_or_path)
@@ -83,10 +94,11 @@ def load_corpus(paths: tuple[Path, ...], renderer: Renderer, max_length: int) ->
     tools: dict[str, dict[str, Any]] = {}
     dropped: Counter[str] = Counter()
     for path in paths:
-        for example in read_conversations(path):
-            for tool in example.tools:
+        for row in iter_examples(path):
+            for tool in row.example.tools:
                 tools.setdefault(tool.name, tool.schema())
-            tokens = tokenise(example, renderer)
+            encoded = renderer.encode_row(row)
+            tokens = Tokens.from_mask(encoded.ids, encoded.mask)
             if not tokens.trained:
                 dropped["untrained"] += 1
             elif len(tokens.ids) > max_length:
@@ -100,14 +112,6 @@ def load_corpus(paths: tuple[Path, ...], renderer: Renderer, max_length: int) ->
             "agentic data check"
         )
     return Corpus(examples, list(tools.values()), dropped["too long"], dropped["untrained"])
-
-
-def tokenise(example: Example, renderer: Renderer) -> Tokens:
-    try:
-        encoded = renderer.encode(example.messages, example.tools)
-    except UserError as error:
-        raise UserError(f"{example.where}: {error}") from None
-    return Tokens.from_mask(encoded.ids, encoded.mask)
 
 
 def _say_plan(config: SftConfig, corpus: Corpus, batches: list[list[Row]]) -> None:
@@ -152,7 +156,6 @@ def _check_options(config: SftConfig) -> None:
 def _prepare_folder(config: SftConfig, facts: dict[str, Any]) -> Path | None:
     """Make the run folder and find the checkpoint to continue from (None: start anew)."""
     output = config.output_dir
-    output.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(output / "saving", ignore_errors=True)  # left by a run that was killed while saving
     if not config.resume_from_checkpoint:
         if runlog.checkpoints(output) or (output / "final").exists():
@@ -160,23 +163,24 @@ def _prepare_folder(config: SftConfig, facts: dict[str, Any]) -> Path | None:
                 f"{output}: holds a run already; add --resume_from_checkpoint to continue it, "
                 "or name another --output_dir"
             )
-        (output / "metrics.jsonl").unlink(missing_ok=True)
-        runlog.write_json(output / "config.json", runlog.describe_run(config, seed=config.seed, **facts))
+        # Without a checkpoint nothing is lost: a run that ended before its first one does not block the folder.
+        run_folder.open_run(output, config, "sft", facts=facts, restart=True)
+        (output / run_folder.METRICS).unlink(missing_ok=True)
         return None
     checkpoint, broken = runlog.newest_whole(output)
+    if checkpoint is not None:
+        if not (output / run_folder.CONFIG).exists():
+            raise UserError(
+                f"{output}: has no {run_folder.CONFIG} that says what its run is; name another --output_dir"
+            )
+        run_folder.open_run(output, config, "sft", _MAY_CHANGE, facts=facts)
     for path in broken:
         _say(f"{path}: half-written, moved to {path.name}.broken")
         shutil.rmtree(path.with_suffix(".broken"), ignore_errors=True)
         path.rename(path.with_suffix(".broken"))
     if checkpoint is None:
         raise UserError(f"{output}: no whole checkpoint to resume from; start without --resume_from_checkpoint")
-    before = runlog.read_json(output / "config.json")
-    for name in ("data_hash", "template_hash"):
-        if before.get(name) != facts[name]:
-            raise UserError(
-                f"{output}: {name} was {before.get(name)}, is {facts[name]} now; resume needs the same data"
-            )
-    runlog.cut_metrics(output / "metrics.jsonl", int(checkpoint.name.removeprefix("checkpoint-")))
+    runlog.cut_metrics(output / run_folder.METRICS, int(checkpoint.name.removeprefix("checkpoint-")))
     _say(f"resuming from {checkpoint}")
     return checkpoint
 
@@ -265,8 +269,8 @@ def _train(
             task_type="CAUSAL_LM",
         )
     pad_id = tokenizer.pad_token_id
-    progress = Progress(config.output_dir / "metrics.jsonl", _say)
-    seal = runlog.read_seal(checkpoint) if checkpoint else None
+    progress = Progress(config.output_dir / run_folder.METRICS, _say)
+    seal = (runlog.read_seal(checkpoint) if checkpoint else None) or {}
     trainer = PackedTrainer(
         model=model,
         args=arguments,
@@ -276,7 +280,8 @@ def _train(
         peft_config=lora,
         callbacks=[progress],
         max_minutes=config.max_minutes,
-        elapsed_s=seal["elapsed_s"] if seal else 0.0,
+        elapsed_s=seal.get("elapsed_s", 0.0),
+        tokens_trained=seal.get("tokens_trained", 0),
     )
     progress.trainer = trainer
     trainer.remove_callback(PrinterCallback)
@@ -336,23 +341,25 @@ def _export(
         halve_adapter(staging / "adapter_model.safetensors")
     renderer.tokenizer.save_pretrained(staging)
     model.generation_config.save_pretrained(staging)
-    about = runlog.describe_run(config)
+    machine = run_folder.machine()
+    git = run_folder.git_state()
     write_card(
         staging,
         **facts,
+        name=config.output_dir.resolve().name,
         base_model=config.model_name_or_path,
         method=f"LoRA, rank {config.lora_rank}, all linear layers" if config.lora_rank else "full fine-tuning",
-        command=about["command"],
+        command=shlex.join(["agentic", *sys.argv[1:]]),
         data=[path.name for path in config.data_path],
         examples=len(corpus.examples),
         trained_tokens=trainer.tokens_trained,
         steps=trainer.state.global_step,
         seed=config.seed,
         hours=round(trainer.elapsed_s / 3600, 3),
-        machine=f"{about['machine']['platform']}, {about['machine']['cpus']} CPUs",
+        machine=", ".join([machine["cpu"], f"{machine['cores']} cores", *machine["gpus"]]),
         tools=corpus.tools,
-        versions=about["versions"],
-        git_commit=about["git_commit"],
+        versions=run_folder.versions(),
+        git_commit=git["commit"] + ("+" if git["dirty"] else "") if git and git["commit"] else None,
     )
     shutil.rmtree(final, ignore_errors=True)
     staging.rename(final)

@@ -37,7 +37,15 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
     model is still called as a whole (DDP, autocast and PEFT wrappers keep working).
     """
 
-    def __init__(self, *args: Any, max_minutes: float | None = None, elapsed_s: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        max_minutes: float | None = None,
+        elapsed_s: float = 0.0,
+        tokens_trained: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        """`elapsed_s` and `tokens_trained` are those of the run so far, when it is resumed."""
         super().__init__(*args, **kwargs)
         # The loss below is divided by num_items_in_batch, so the Trainer must count it and must not divide again.
         self.model_accepts_loss_kwargs = True
@@ -45,7 +53,7 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
         self.elapsed_before_s = elapsed_s
         self.started = time.monotonic()
         self.tokens_computed = 0
-        self.tokens_trained = 0
+        self.tokens_trained = tokens_trained
         self.tokens_right = 0
         self._selected: torch.Tensor | None = None
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
@@ -124,7 +132,12 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
             self._staging = None
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
-            seal(staging / folder, step=self.state.global_step, elapsed_s=round(self.elapsed_s, 1))
+            seal(
+                staging / folder,
+                step=self.state.global_step,
+                elapsed_s=round(self.elapsed_s, 1),
+                tokens_trained=self.tokens_trained,
+            )
             remove(target / folder)
             os.rename(staging / folder, target / folder)
             staging.rmdir()
@@ -162,12 +175,12 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         self.trainer: PackedTrainer
         self.stop_requested = False
         self.timed_out = False
-        self._last: tuple[float, int, int, int] = (time.monotonic(), 0, 0, 0)
+        self._last: tuple[float, int, int, int]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.started = time.monotonic()
         self._first_step = state.global_step
-        self._last = (time.monotonic(), 0, 0, 0)
+        self._last = self._now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         limit = self.trainer.max_s
@@ -182,7 +195,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         if not state.is_world_process_zero or not logs or "loss" not in logs:
             return
         trainer = self.trainer
-        now = (time.monotonic(), trainer.tokens_computed, trainer.tokens_trained, trainer.tokens_right)
+        now = self._now()
         seconds, computed, trained, right = (new - old for new, old in zip(now, self._last, strict=True))
         self._last = now
         seconds = max(seconds, 1e-6)
@@ -204,6 +217,10 @@ class Progress(TrainerCallback):  # type: ignore[misc]
             f"lr {row['learning_rate']:.2e}  {row['tokens_per_s']:.0f} tok/s  "
             f"{row['trained_tokens_per_s']:.0f} trained tok/s  ETA {_minutes(self._remaining_s(state))}"
         )
+
+    def _now(self) -> tuple[float, int, int, int]:
+        trainer = self.trainer
+        return time.monotonic(), trainer.tokens_computed, trainer.tokens_trained, trainer.tokens_right
 
     def _remaining_s(self, state: Any) -> float:
         done = max(1, state.global_step - self._first_step)

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The figures of the shipped adapter's card, from nothing: data, training (72 minutes on two cores), and both evaluations
+# with the base model beside the adapter. Usage: benchmarks/adapter.sh [WORK_DIR]; AGENTIC_BENCH names the real csv files.
+# SKIP_TRAINING=1 evaluates the adapter that is shipped instead of training a new one.
+set -euo pipefail
+work=${1:-runs/adapter}
+bench=${AGENTIC_BENCH:-../shared/bench}/opsdata
+mkdir -p "$work"
+
+agentic models fetch smollm2
+[ -f "$work/data/manifest.json" ] || agentic build --output_dir "$work/data" --train_size 2400 --dev_size 100 --test_size 200 \
+    --general_size 5000 --seed 7 --workers 4
+model=default
+if [ -z "${SKIP_TRAINING:-}" ]; then
+    for name in general train; do
+        agentic dataset --input "$work/data/$name.jsonl" --output "$work/data/sft_$name.jsonl"
+    done
+    agentic sft --data_path "$work/data/sft_general.jsonl" "$work/data/sft_train.jsonl" --output_dir "$work/sft" \
+        --tokens_per_batch 3072 --learning_rate 1e-3 --logging_steps 5 --save_steps 60 --max_minutes 72
+    model=$work/sft/final
+fi
+
+# Held-out operations tasks: programs that no training task has.
+for one in smollm2 "$model"; do
+    agentic eval --data "$work/data/test.jsonl" --model "$one" --output_dir "$work/eval-ops-$(basename "$one")" --max_new_tokens 200
+done
+
+# Questions over twelve real files, gold by execution; no table of them was ever trained on.
+agentic questions --count 120 --seed 0 --output "$work/real.jsonl" \
+    "$bench"/penguins/penguins.csv "$bench"/gapminder/gapminder.csv "$bench"/nycflights13/planes.csv \
+    "$bench"/nycflights13/airports.csv "$bench"/nycflights13/weather.csv "$bench"/nycflights13/flights_january.csv \
+    "$bench"/bokeh/SampleSuperstore.csv.gz "$bench"/bokeh/us_marriages_divorces.csv "$bench"/bokeh/sprint.csv \
+    "$bench"/vega/seattle-weather.csv "$bench"/vega/la-riots.csv "$bench"/vega/iowa-electricity.csv
+for one in smollm2 "$model"; do
+    agentic eval --data "$work/real.jsonl" --model "$one" --output_dir "$work/eval-real-$(basename "$one")" --max_new_tokens 200
+done
