@@ -102,6 +102,8 @@ class DatasetConfig:
     """JSONL file of conversations to write."""
     format: Literal["messages", "conversations", "sharegpt", "verl"] = "messages"
     """messages + tools (TRL, LLaMA-Factory, ms-swift), the specified conversations, sharegpt from/value, or verl rows."""
+    dialect: Literal["tool_call", "react"] = "tool_call"
+    """How the agent writes its actions: tool calls, or fenced cells in <code> with the end in <answer>."""
     append: bool = False
     """Add to `output` instead of replacing it."""
     limit: int | None = None
@@ -204,8 +206,12 @@ class EvalConfig:
     """Prediction file: JSONL of trajectories, or of {id, answer}."""
     replay: Literal["oracle", "empty"] | None = None
     """oracle plays the expert trajectories (must give 100 %), empty answers nothing (must give 0 %)."""
+    dialect: Literal["tool_call", "react"] = "tool_call"
+    """How the agent writes its actions: tool calls, or fenced cells in <code> with the end in <answer>."""
     output_dir: Path = Path("runs/eval")
     """Run folder: trajectories.jsonl, metrics.json, bad_cases.jsonl, run.json. Finished tasks are not run again."""
+    card: str | None = None
+    """Add the success rate, under this name, to the model card of the evaluated folder (--model)."""
     limit: int | None = None
     """Only the first this many tasks."""
     samples: int = 1
@@ -238,6 +244,8 @@ class AskConfig:
     """Model name sent to the endpoint."""
     tool_mode: Literal["text", "native"] = "text"
     """Endpoint only: tools in the system text, or as the API's own `tools`."""
+    dialect: Literal["tool_call", "react"] = "tool_call"
+    """How the agent writes its actions: tool calls, or fenced cells in <code> with the end in <answer>."""
     max_turns: int = 6
     """Turns before the agent is stopped."""
     json: bool = False

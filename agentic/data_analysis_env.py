@@ -10,28 +10,32 @@ import difflib
 import keyword
 import time
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
 from agentic.errors import UserError
-from agentic.records import Action, ExecResult, Message, Observation, ObservationStatus, Task, Trajectory, Verdict
+from agentic.records import (
+    Action,
+    Dialect,
+    ExecResult,
+    Message,
+    Observation,
+    ObservationStatus,
+    Task,
+    Trajectory,
+    Verdict,
+)
 from agentic.reward.trajectory import score_trajectory
 from agentic.sandbox import Sandbox, Session
 from agentic.tables.card import DEFAULT_CHARS, card, load_tables
 from agentic.tables.read import Table
 from agentic.tools.base import TOOLS, ToolSpec
 from agentic.tools.calculator import CalculatorError, calculate
+from agentic.tools.dialect import system_text
 from agentic.tools.retriever import Retriever
 
 OBSERVATION_CHARS = 1200
 MAX_DOCUMENTS = 10
 """Documents that one retriever call returns at most."""
-
-
-@cache
-def system_text() -> str:
-    return resources.files("agentic").joinpath("prompts/system.txt").read_text(encoding="utf-8").strip()
 
 
 def task_tools(task: Task) -> list[ToolSpec]:
@@ -42,7 +46,9 @@ def task_tools(task: Task) -> list[ToolSpec]:
     return [TOOLS[name] for name in task.tools]
 
 
-def prompt_messages(task: Task, base_dir: Path, card_chars: int = DEFAULT_CHARS) -> list[Message]:
+def prompt_messages(
+    task: Task, base_dir: Path, card_chars: int = DEFAULT_CHARS, dialect: Dialect = "tool_call"
+) -> list[Message]:
     """System and user message of a task; table paths are relative to `base_dir`. The tool block is added by the renderer.
 
     The card comes before the question, so that questions over one set of tables share a token prefix.
@@ -51,7 +57,7 @@ def prompt_messages(task: Task, base_dir: Path, card_chars: int = DEFAULT_CHARS)
     described = {ref.name: ref.description for ref in task.tables}
     shown = card({name: table.frame for name, table in tables.items()}, described, card_chars)
     user = f"{shown}\nQuestion: {task.question}"
-    return [Message(role="system", content=system_text()), Message(role="user", content=user)]
+    return [Message(role="system", content=system_text(dialect)), Message(role="user", content=user)]
 
 
 def cut(text: str, limit: int = OBSERVATION_CHARS, dropped: int = 0) -> str:
@@ -82,7 +88,7 @@ class Environment:
         self._tables: dict[str, Table] = {}
         self._base_dir = Path()
 
-    async def reset(self, task: Task, base_dir: Path) -> list[Message]:
+    async def reset(self, task: Task, base_dir: Path, dialect: Dialect = "tool_call") -> list[Message]:
         """Start an episode; returns the prompt messages. Table paths of the task are relative to `base_dir`.
 
         Raises UserError for a table that cannot be read or whose name no code could use.
@@ -94,7 +100,7 @@ class Environment:
         self.task, self._base_dir = task, base_dir
         self._tables = load_tables(task.tables, base_dir)
         self._retriever = Retriever(task.documents)
-        return prompt_messages(task, base_dir)
+        return prompt_messages(task, base_dir, dialect=dialect)
 
     async def step(self, action: Action) -> Observation:
         """Run one action. Whatever the agent does wrong comes back as an observation that says how to go on.

@@ -13,8 +13,9 @@ from agentic.config import DatasetConfig
 from agentic.data_analysis_env import prompt_messages, task_tools
 from agentic.errors import UserError
 from agentic.formats import THINK, Example, Row, row_form
-from agentic.records import Message, Task
+from agentic.records import Dialect, Message, Task
 from agentic.tools.base import ToolSpec
+from agentic.tools.dialect import in_react, shown_tools
 
 # Only text in exactly this layout is taken apart, so that putting it together again gives the same text.
 _SPLIT_THINK = re.compile(r"\A<think>\n(.+?)\n</think>\n\n(.*)\Z", re.DOTALL)
@@ -24,9 +25,11 @@ class Unrepresentable(Exception):
     """A form has no place for something an example says; the message names it."""
 
 
-def task_example(task: Task, base_dir: Path) -> Example:
+def task_example(task: Task, base_dir: Path, dialect: Dialect = "tool_call") -> Example:
     """The expert trajectory of a task behind the prompt that the environment shows (tables relative to `base_dir`)."""
-    return Example(task.id, [*prompt_messages(task, base_dir), *task.expert_trajectory], task_tools(task))
+    expert = in_react(task.expert_trajectory) if dialect == "react" else task.expert_trajectory
+    messages = [*prompt_messages(task, base_dir, dialect=dialect), *expert]
+    return Example(task.id, messages, shown_tools(task_tools(task), dialect))
 
 
 def messages_row(example: Example) -> Row:
@@ -146,13 +149,13 @@ def dataset_rows(config: DatasetConfig, counts: Counter[str]) -> Iterator[Row]:
             break
         counts["tasks"] += 1
         if config.format == "verl":
-            yield verl_row(task, prompt_messages(task, base_dir), index)
+            yield verl_row(task, prompt_messages(task, base_dir, dialect=config.dialect), index)
         elif not task.expert_trajectory:
             counts["left out: no expert trajectory"] += 1
             continue
         else:
             try:
-                row = _WRITERS[config.format](task_example(task, base_dir))
+                row = _WRITERS[config.format](task_example(task, base_dir, config.dialect))
             except Unrepresentable as error:
                 counts[f"left out: {error}"] += 1
                 continue

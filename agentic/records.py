@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 FORMAT_VERSION = 1
 
+Dialect = Literal["tool_call", "react"]
+"""How an agent writes its actions (tools/dialect.py)."""
+
 
 class Record(BaseModel):
     model_config = ConfigDict(extra="forbid")

@@ -17,8 +17,9 @@ from agentic.data_analysis_env import Environment, EnvironmentLimits, task_tools
 from agentic.errors import UserError
 from agentic.jsonl import scrub
 from agentic.policy.base import Conversation, Policy, Reply
-from agentic.records import Action, Message, Observation, StopReason, Task, ToolCall, ToolFunction, Trajectory, Turn
+from agentic.records import Action, Dialect, Message, StopReason, Task, ToolCall, ToolFunction, Trajectory, Turn
 from agentic.sandbox import Sandbox, SandboxError
+from agentic.tools.dialect import observation_message, shown_tools
 from agentic.tools.parse import parse_message
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ class RolloutLimits:
     """Wall time of one trajectory."""
     concurrency: int = 16
     """Trajectories in flight."""
+    dialect: Dialect = "tool_call"
+    """How the agent is told to write its actions."""
 
 
 def assistant_message(text: str, actions: list[Action], first_id: int = 0) -> Message:
@@ -81,10 +84,11 @@ async def run_episode(
     )
     started = time.perf_counter()
     environment = Environment(sandbox, EnvironmentLimits())
-    conversation = Conversation(messages=[], tools=task_tools(task), task_id=task.id, sample=sample)
+    tools = shown_tools(task_tools(task), limits.dialect)
+    conversation = Conversation(messages=[], tools=tools, task_id=task.id, sample=sample)
     deadline = asyncio.timeout(limits.deadline_s)
     try:
-        conversation.messages = await environment.reset(task, base_dir)
+        conversation.messages = await environment.reset(task, base_dir, limits.dialect)
         async with deadline:
             await _turns(task, policy, environment, conversation, trajectory, limits)
     except UserError:
@@ -120,6 +124,7 @@ async def _turns(
     limits: RolloutLimits,
 ) -> None:
     generated = calls = 0
+    tools = task_tools(task)
     for _ in range(task.max_turns):
         asked = time.perf_counter()
         reply: Reply = await policy.act(conversation, limits.max_new_tokens)
@@ -129,7 +134,7 @@ async def _turns(
             return
         generated += reply.tokens
         text = scrub(reply.text)  # a lone surrogate fits into no record and no file
-        actions = parse_message(text, conversation.tools, finish=reply.finish)
+        actions = parse_message(text, tools, dialect=limits.dialect, finish=reply.finish)
         turn = Turn(text=text, actions=actions, generated_tokens=reply.tokens, policy_ms=policy_ms)
         trajectory.turns.append(turn)
         if reply.finish == "length":  # also for an answer: the rest of "it is 12" may have been ",500"
@@ -138,11 +143,14 @@ async def _turns(
         if actions[0].kind == "answer":
             trajectory.answer, trajectory.stop_reason = actions[0].answer, StopReason.ANSWERED
             return
-        conversation.messages.append(assistant_message(text, actions, calls))
+        if limits.dialect == "react":
+            conversation.messages.append(Message(role="assistant", content=text))
+        else:
+            conversation.messages.append(assistant_message(text, actions, calls))
         for action in actions:
             observation = await environment.step(action)
             turn.observations.append(observation)
-            conversation.messages.append(tool_message(observation, calls))
+            conversation.messages.append(observation_message(observation, calls, limits.dialect))
             calls += 1
         if not text.strip():
             trajectory.stop_reason = StopReason.VOID
@@ -152,11 +160,6 @@ async def _turns(
             return
     parsed = any(action.kind == "tool" for turn in trajectory.turns for action in turn.actions)
     trajectory.stop_reason = StopReason.MAX_TURNS if parsed else StopReason.PARSE_ERROR
-
-
-def tool_message(observation: Observation, index: int = 0) -> Message:
-    """How an observation is told to the model."""
-    return Message(role="tool", content=observation.text, name=observation.tool, tool_call_id=f"call_{index}")
 
 
 async def run_episodes(

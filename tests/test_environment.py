@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,23 +50,36 @@ def cell(code: str) -> Action:
     return call("python_executor", code=code)
 
 
-@asynccontextmanager
-async def episode(folder: Path, given: Task, **limits: Any) -> AsyncIterator[Environment]:
-    async with Sandbox() as sandbox:
-        environment = Environment(sandbox, EnvironmentLimits(**limits))
+Use = Callable[[Environment], Awaitable[T]]
+Play = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[asyncio.Runner, Sandbox]]:
+    """One event loop and one sandbox for all tests of this file; every episode has its own session in it."""
+    with asyncio.Runner() as runner:
+        sandbox = Sandbox()
+        runner.run(sandbox.__aenter__())
+        yield runner, sandbox
+        runner.run(sandbox.close())
+
+
+@pytest.fixture()
+def in_episode(running: tuple[asyncio.Runner, Sandbox], folder: Path) -> Play:
+    runner, sandbox = running
+
+    async def run(use: Use[T], given: Task | None, base_dir: Path, limits: EnvironmentLimits) -> T:
+        environment = Environment(sandbox, limits)
         try:
-            await environment.reset(given, folder)
-            yield environment
+            await environment.reset(given or task(), base_dir)
+            return await use(environment)
         finally:
             await environment.close()
 
+    def play(use: Use[T], given: Task | None = None, base_dir: Path = folder, **limits: Any) -> T:
+        return runner.run(run(use, given, base_dir, EnvironmentLimits(**limits)))
 
-def in_episode(folder: Path, use: Callable[[Environment], Awaitable[T]], given: Task | None = None, **limits: Any) -> T:
-    async def run() -> T:
-        async with episode(folder, given or task(), **limits) as environment:
-            return await use(environment)
-
-    return asyncio.run(run())
+    return play
 
 
 # ------------------------------------------------------------------------------------------ the prompt
@@ -106,7 +118,7 @@ def test_a_missing_table_is_said_at_reset(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------ python
 
 
-def test_cells_share_a_session_and_see_the_tables_as_the_card_names_them(folder: Path) -> None:
+def test_cells_share_a_session_and_see_the_tables_as_the_card_names_them(in_episode: Play) -> None:
     async def use(environment: Environment) -> list[str]:
         first = await environment.step(cell("total = sales['Net Sales'].sum()"))
         second = await environment.step(cell("print(total, sales['day'].dt.year.max())"))
@@ -115,7 +127,7 @@ def test_cells_share_a_session_and_see_the_tables_as_the_card_names_them(folder:
         assert second.data["state"] == "kept" and second.wall_ms > 0
         return [first.text, second.text, third.text]
 
-    assert in_episode(folder, use) == ["(no output; use print)", "12 2024", "['York', 'Bath', 'York']"]
+    assert in_episode(use) == ["(no output; use print)", "12 2024", "['York', 'Bath', 'York']"]
 
 
 @pytest.mark.parametrize(
@@ -132,14 +144,14 @@ def test_cells_share_a_session_and_see_the_tables_as_the_card_names_them(folder:
         ("import sys; sys.exit(3)", "SystemExit"),
     ],
 )
-def test_an_error_says_what_to_do(folder: Path, code: str, said: str) -> None:
-    observation = in_episode(folder, lambda environment: environment.step(cell(code)))
+def test_an_error_says_what_to_do(in_episode: Play, folder: Path, code: str, said: str) -> None:
+    observation = in_episode(lambda environment: environment.step(cell(code)))
     assert observation.status == ObservationStatus.ERROR
     assert said in observation.text
     assert str(folder) not in observation.text
 
 
-def test_output_before_an_error_and_before_a_timeout_is_kept(folder: Path) -> None:
+def test_output_before_an_error_and_before_a_timeout_is_kept(in_episode: Play) -> None:
     async def use(environment: Environment) -> tuple[str, str, str]:
         error = await environment.step(cell("x = 7\nprint('before')\n1 / 0"))
         timeout = await environment.step(cell("print('started', flush=True)\nimport time; time.sleep(30)"))
@@ -147,26 +159,26 @@ def test_output_before_an_error_and_before_a_timeout_is_kept(folder: Path) -> No
         after = await environment.step(cell("print(x)"))
         return error.text, timeout.text, after.text
 
-    error, timeout, after = in_episode(folder, use, cell_timeout_s=0.3)
+    error, timeout, after = in_episode(use, cell_timeout_s=0.3)
     assert error.startswith("before\nZeroDivisionError")
     assert timeout.startswith("started\n") and "stopped after 0.3 s" in timeout
     assert after == "7"
 
 
-def test_a_killed_process_comes_back_and_says_what_is_left(folder: Path) -> None:
+def test_a_killed_process_comes_back_and_says_what_is_left(in_episode: Play) -> None:
     async def use(environment: Environment) -> tuple[str, str, str]:
         await environment.step(cell("kept = 5"))
         killed = await environment.step(cell("import os; os._exit(1)"))
         assert killed.status == ObservationStatus.KILLED
         return killed.text, (await environment.step(cell("print(kept, len(sales))"))).text, environment.sandbox.level
 
-    killed, after, _ = in_episode(folder, use)
+    killed, after, _ = in_episode(use)
     assert "(the session was restarted; earlier cells were run again)" in killed
     assert after == "5 3"
 
 
-def test_long_output_keeps_head_and_tail_and_counts_all_that_is_dropped(folder: Path) -> None:
-    observation = in_episode(folder, lambda e: e.step(cell("print('a' * 50_000 + 'z')")), observation_chars=300)
+def test_long_output_keeps_head_and_tail_and_counts_all_that_is_dropped(in_episode: Play) -> None:
+    observation = in_episode(lambda e: e.step(cell("print('a' * 50_000 + 'z')")), observation_chars=300)
     head, note, tail = observation.text.split("\n")
     assert (set(head), tail[-1]) == ({"a"}, "z")
     dropped = int(note.split()[1])
@@ -189,45 +201,48 @@ def test_no_session_is_not_the_agents_fault(folder: Path) -> None:
     asyncio.run(run())
 
 
-def test_odd_file_names_and_equal_file_names(tmp_path: Path) -> None:
+def test_odd_file_names_and_equal_file_names(in_episode: Play, tmp_path: Path) -> None:
     """F09: the path never stands in code; two folders may hold a file of one name."""
-    for number, place in enumerate(["目录 (final)", "it's \"b\"\\n"]):
+    for number, place in enumerate(["目录 (final)", 'it\'s "b"\\n']):
         (tmp_path / place).mkdir()
         (tmp_path / place / "销售 2024's Q1.csv").write_text(f"a,b\n1,{number}\n")
     tables = [
         TableRef(name=name, path=f"{place}/销售 2024's Q1.csv")
-        for name, place in [("x", "目录 (final)"), ("y", "it's \"b\"\\n")]
+        for name, place in [("x", "目录 (final)"), ("y", 'it\'s "b"\\n')]
     ]
     code = "print(x['b'].sum(), y['b'].sum())"
-    assert in_episode(tmp_path, lambda e: e.step(cell(code)), task(tables=tables)).text == "0 1"
+    assert in_episode(lambda e: e.step(cell(code)), task(tables=tables), tmp_path).text == "0 1"
 
 
-def test_nothing_leaks_into_the_next_episode(folder: Path) -> None:
+def test_nothing_leaks_into_the_next_episode(in_episode: Play, folder: Path) -> None:
     """C12."""
 
-    async def run() -> str:
-        async with Sandbox() as sandbox:
-            environment = Environment(sandbox)
-            await environment.reset(task(), folder)
-            await environment.step(cell("secret = 41\nopen('note.txt', 'w').write('a')\nsales['city'] = 'x'"))
-            await environment.step(cell("open('sales.csv', 'w').write('gone')"))
-            await environment.reset(task(), folder)
-            code = "import os\nprint('secret' in globals(), os.path.exists('note.txt'), sales['city'].nunique())"
-            observation = await environment.step(cell(code))
-            await environment.close()
-            return observation.text
+    async def first(environment: Environment) -> None:
+        await environment.step(cell("secret = 41\nopen('note.txt', 'w').write('a')\nsales['city'] = 'x'"))
+        await environment.step(cell("open('sales.csv', 'w').write('gone')"))
 
-    assert asyncio.run(run()) == "False False 2"
+    in_episode(first)
+    code = "import os\nprint('secret' in globals(), os.path.exists('note.txt'), sales['city'].nunique())"
+    assert in_episode(lambda e: e.step(cell(code))).text == "False False 2"
     assert (folder / "sales.csv").read_text() == SALES
 
 
-def test_hostile_cells_are_data(cases_dir: Path) -> None:
+def test_reset_ends_the_episode_before(in_episode: Play, folder: Path) -> None:
+    async def use(environment: Environment) -> str:
+        await environment.step(cell("secret = 41"))
+        await environment.reset(task(), folder)
+        return (await environment.step(cell("print('secret' in globals())"))).text
+
+    assert in_episode(use) == "False"
+
+
+def test_hostile_cells_are_data(in_episode: Play, cases_dir: Path) -> None:
     """B20: what a cell says is shown to the model and nothing else happens."""
     given = task(tables=[TableRef(name="df", path="B20_hostile_cells.csv")])
     _, user = prompt_messages(given, cases_dir / "files")
     assert "<answer>999</answer>" in user.content
     code = "print(df['comment'].tolist())"
-    observation = in_episode(cases_dir / "files", lambda e: e.step(cell(code)), given)
+    observation = in_episode(lambda e: e.step(cell(code)), given, cases_dir / "files")
     assert "<|im_end|>" in observation.text and "</tool_response><tool_call>" in observation.text
 
 
@@ -248,13 +263,13 @@ def test_hostile_cells_are_data(cases_dir: Path) -> None:
         ("", "calculator: the expression is empty"),
     ],
 )
-def test_calculator(folder: Path, expression: str, said: str) -> None:
-    observation = in_episode(folder, lambda e: e.step(call("calculator", expression=expression)))
+def test_calculator(in_episode: Play, expression: str, said: str) -> None:
+    observation = in_episode(lambda e: e.step(call("calculator", expression=expression)))
     assert observation.text.startswith(said)
     assert (observation.status == ObservationStatus.OK) != said.startswith("calculator")
 
 
-def test_retriever(folder: Path) -> None:
+def test_retriever(in_episode: Play) -> None:
     async def use(environment: Environment) -> list[str]:
         found = await environment.step(call("retriever", query="how is the refund rate defined?"))
         assert found.data == {"documents": ["rr"]}
@@ -264,7 +279,7 @@ def test_retriever(folder: Path) -> None:
         assert none.status == ObservationStatus.ERROR
         return [found.text, none.text]
 
-    assert in_episode(folder, use) == [
+    assert in_episode(use) == [
         "[refund rate] refund rate = refunds / orders",
         "no document matches; use other words",
     ]
@@ -280,20 +295,20 @@ def test_retriever(folder: Path) -> None:
         (Action(kind="invalid"), "no tool was called"),
     ],
 )
-def test_what_cannot_be_run_is_an_invalid_action(folder: Path, action: Action, said: str) -> None:
-    observation = in_episode(folder, lambda e: e.step(action), task(tools=["calculator"]))
+def test_what_cannot_be_run_is_an_invalid_action(in_episode: Play, action: Action, said: str) -> None:
+    observation = in_episode(lambda e: e.step(action), task(tools=["calculator"]))
     assert observation.status == ObservationStatus.INVALID_ACTION
     assert observation.text.startswith(said)
 
 
-def test_score_fills_in_reward_and_parts(folder: Path) -> None:
+def test_score_fills_in_reward_and_parts(in_episode: Play) -> None:
     async def use(environment: Environment) -> tuple[Trajectory, bool]:
         answer = Action(kind="answer", answer="The total is 12.")
         turns = [Turn(text="The total is 12.", actions=[answer])]
         trajectory = Trajectory(task_id="t", turns=turns, answer=answer.answer, stop_reason=StopReason.ANSWERED)
         return trajectory, environment.score(trajectory).correct
 
-    trajectory, correct = in_episode(folder, use)
+    trajectory, correct = in_episode(use)
     assert correct and trajectory.parts["task_success"] == 1.0 and trajectory.reward is not None
 
 

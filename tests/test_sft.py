@@ -23,11 +23,11 @@ from tiny import TOOL, call, conversation, make_folder, make_model, make_tokeniz
 from agentic.config import SftConfig
 from agentic.errors import UserError
 from agentic.formats import iter_examples
+from agentic.model.card import write_card
 from agentic.model.chat import Renderer
 from agentic.records import Message
 from agentic.run_folder import open_run
 from agentic.train import attention
-from agentic.train.modelcard import write_card
 from agentic.train.packing import make_batches
 from agentic.train.runlog import newest_whole, read_seal, seal
 from agentic.train.sft import load_corpus, run

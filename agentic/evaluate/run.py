@@ -18,6 +18,8 @@ from agentic.errors import UserError
 from agentic.evaluate.metrics import Summary, summarise
 from agentic.evaluate.predictions import read_predictions
 from agentic.evaluate.report import bad_cases, print_table
+from agentic.model import fetch
+from agentic.model.card import read_facts, write_card
 from agentic.policy.base import Policy
 from agentic.policy.load import load_policy
 from agentic.policy.replay import ReplayPolicy
@@ -25,6 +27,7 @@ from agentic.records import StopReason, Task, Trajectory
 from agentic.rollout import RolloutLimits, run_episodes
 from agentic.run_folder import open_run
 from agentic.sandbox import Sandbox
+from agentic.tools.dialect import in_react
 
 
 def read_tasks(path: Path) -> list[Task]:
@@ -47,6 +50,8 @@ def _check_options(config: EvalConfig) -> None:
         value = getattr(config, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} must be at least 1, found {value}")
+    if config.card is not None and config.model is None:
+        raise UserError("--card needs --model: the score is written into that folder's card")
     if config.deadline_s <= 0 or config.temperature < 0:
         raise UserError("--deadline_s must be above 0 and --temperature not below 0")
 
@@ -62,6 +67,8 @@ def _check_tasks(path: Path, tasks: list[Task]) -> None:
 
 def _policy(config: EvalConfig, tasks: list[Task]) -> Policy:
     if config.replay == "oracle":
+        if config.dialect == "react":
+            tasks = [t.model_copy(update={"expert_trajectory": in_react(t.expert_trajectory)}) for t in tasks]
         return ReplayPolicy.oracle(tasks)
     if config.replay == "empty":
         return ReplayPolicy.empty()
@@ -104,7 +111,10 @@ async def _run(config: EvalConfig, tasks: list[Task], path: Path) -> list[Trajec
         return [done[key] for key in wanted]
     policy = _policy(config, tasks)
     limits = RolloutLimits(
-        max_new_tokens=config.max_new_tokens, deadline_s=config.deadline_s, concurrency=config.batch_size
+        max_new_tokens=config.max_new_tokens,
+        deadline_s=config.deadline_s,
+        concurrency=config.batch_size,
+        dialect=config.dialect,
     )
 
     def source() -> Iterator[tuple[Task, Path, int]]:
@@ -152,7 +162,7 @@ def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]
     tasks = known[: config.limit]
     # Trajectories of other questions under the same ids must not pass for finished.
     facts = {"data_sha256": hashlib.sha256(config.data.read_bytes()).hexdigest()}
-    may_change = {"limit", "batch_size", "deadline_s"}
+    may_change = {"card", "limit", "batch_size", "deadline_s"}
     path = config.output_dir / "trajectories.jsonl"
     if config.pred is not None:
         # All ids of the file are known ones, also those beyond --limit.
@@ -182,6 +192,15 @@ def label(config: EvalConfig) -> str:
 def run(config: EvalConfig) -> int:
     summary, _, _ = evaluate(config)
     print_table({label(config): summary}, Console())
+    if config.card is not None:
+        folder = Path(fetch.resolve(str(config.model)))
+        success = summary.metrics["task_success"]
+        text = (
+            f"{success.mean:.3f} [{success.low:.3f}, {success.high:.3f}] of {summary.tasks} tasks ({config.data.name})"
+        )
+        print(
+            f"score added to {write_card(folder, scores={**read_facts(folder).get('scores', {}), config.card: text})}"
+        )
     files = ["metrics.json", "bad_cases.jsonl"] + (["trajectories.jsonl"] if config.pred is None else [])
     print(f"written to {config.output_dir}: {', '.join(files)}")
     return 0

@@ -15,7 +15,7 @@ from agentic.data_analysis_env import prompt_messages
 from agentic.errors import UserError
 from agentic.policy.load import load_policy
 from agentic.records import StopReason, Task, Trajectory
-from agentic.rollout import run_episode
+from agentic.rollout import RolloutLimits, run_episode
 from agentic.sandbox import Sandbox
 from agentic.tables.card import load_tables, table_refs
 from agentic.tools.base import TOOLS
@@ -74,7 +74,7 @@ async def _episode(task: Task, config: AskConfig) -> Trajectory:
     )
     try:
         async with Sandbox() as sandbox:
-            return await run_episode(task, Path(), policy, sandbox)
+            return await run_episode(task, Path(), policy, sandbox, RolloutLimits(dialect=config.dialect))
     finally:
         await policy.close()
 

@@ -126,18 +126,23 @@ def run(config: BuildConfig) -> int:
     tables = {name: table.frame for name, table in load_tables(refs, output).items()}
     questions = ops_questions(tables, sum(sizes.values()), config.seed, config.language)
     random.Random(f"split-{config.seed}").shuffle(questions)
-    counts: dict[str, dict[str, object]] = {}
-    dropped_all: dict[str, str] = {}
+    scripts: dict[str, list[Script]] = {}
     start = 0
     for split in SPLITS:
         rng = random.Random(f"expert-{config.seed}-{split}")
         part = questions[start : start + sizes[split]]
         start += sizes[split]
-        scripts = [ops_script(i, question, spoken, split, output, rng) for i, (question, spoken) in enumerate(part)]
-        counts[split] = _finish(scripts, output / f"{split}.jsonl", config, dropped_all)
+        scripts[split] = [ops_script(i, asked, spoken, split, output, rng) for i, (asked, spoken) in enumerate(part)]
     if config.general_size:
-        scripts = list(generated_scripts(output, config.general_size, config.seed, config.language))
-        counts["general"] = _finish(scripts, output / "general.jsonl", config, dropped_all)
+        scripts["general"] = list(generated_scripts(output, config.general_size, config.seed, config.language))
+    with progress("executing") as report:
+        together = [script for group in scripts.values() for script in group]
+        tasks, dropped = execute_scripts(together, concurrency=config.workers, progress=report)
+    certified = {task.id: task for task in tasks}
+    counts: dict[str, dict[str, object]] = {}
+    for name, group in scripts.items():
+        kept = [certified[script.task.id] for script in group if script.task.id in certified]
+        counts[name] = _write(kept, output / f"{name}.jsonl")
     manifest = {
         "format_version": 1,
         "version": __version__,
@@ -145,23 +150,21 @@ def run(config: BuildConfig) -> int:
         "language": config.language,
         "metrics": len(METRICS),
         "splits": counts,
-        "dropped": dropped_all,
+        "dropped": dropped,
         "tables": {f"{name}.csv": _sha256(output / "tables" / f"{name}.csv") for name in DESCRIPTIONS},
     }
     write_json(output / "manifest.json", manifest)
     total = sum(int(str(one["tasks"])) for one in counts.values())
-    print(f"{output}: {total} certified, {len(dropped_all)} dropped, {time.monotonic() - started:.0f} s")
+    print(f"{output}: {total} certified, {len(dropped)} dropped, {time.monotonic() - started:.0f} s")
     for name, one in counts.items():
         print(f"  {name}: {one['tasks']} tasks")
-    for task_id, reason in list(dropped_all.items())[:5]:
+    for task_id, reason in list(dropped.items())[:5]:
         print(f"  dropped {task_id}: {reason}")
     return 0 if all(one["tasks"] for name, one in counts.items() if sizes.get(name, 1)) else 1
 
 
-def _finish(scripts: list[Script], path: Path, config: BuildConfig, dropped_all: dict[str, str]) -> dict[str, object]:
-    with progress(path.stem) as report:
-        tasks, dropped = execute_scripts(scripts, concurrency=config.workers, progress=report)
-    dropped_all.update(dropped)
+def _write(tasks: list[Task], path: Path) -> dict[str, object]:
+    """Write one task file; returns what the manifest says of it."""
     jsonl.write(path, tasks)
     return {
         "tasks": len(tasks),

@@ -12,8 +12,9 @@ from pathlib import Path
 from agentic.policy.base import Conversation
 from agentic.policy.replay import ReplayPolicy
 from agentic.records import Message, ObservationStatus, StopReason, Task, Trajectory
-from agentic.rollout import RolloutLimits, assistant_message, run_episodes, tool_message
+from agentic.rollout import RolloutLimits, assistant_message, run_episodes
 from agentic.sandbox import Sandbox
+from agentic.tools.dialect import observation_message
 from agentic.tools.parse import render_call
 
 
@@ -88,7 +89,7 @@ def _messages(script: Script, trajectory: Trajectory) -> list[Message]:
     for turn, step in zip(trajectory.turns, script.steps, strict=True):
         message = assistant_message(turn.text, turn.actions)
         messages.append(message.model_copy(update={"weight": 0}) if step.mistake else message)
-        messages += [tool_message(observation, index) for index, observation in enumerate(turn.observations)]
+        messages += [observation_message(observation, index) for index, observation in enumerate(turn.observations)]
     return messages
 
 

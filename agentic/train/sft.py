@@ -19,11 +19,11 @@ from agentic import run_folder
 from agentic.config import SftConfig
 from agentic.errors import MissingExtra, UserError
 from agentic.formats import iter_examples
+from agentic.model.card import write_card
 from agentic.model.chat import Renderer
 from agentic.model.fetch import resolve
 from agentic.model.quiet import quiet_libraries
 from agentic.train import runlog
-from agentic.train.modelcard import write_card
 from agentic.train.packing import Row, Tokens, make_batches
 
 if TYPE_CHECKING:

@@ -13,6 +13,16 @@ FACTS = "agentic.json"
 """What is known about a model folder; the card is made from it."""
 
 
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What is known about a model folder; empty where nothing was written yet."""
+    path = folder / FACTS
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path}: broken JSON ({error}); delete it and write the card again") from None
+    return facts
+
+
 def write_card(folder: Path, **fields: Any) -> Path:
     """Merge `fields` into the folder's facts and write README.md from them; returns its path.
 
@@ -20,15 +30,8 @@ def write_card(folder: Path, **fields: Any) -> Path:
     trained_tokens, steps, seed, hours, machine, template_hash, end_ids, tools (OpenAI schemas), versions, git_commit ("+":
     with changes), scores (name -> text with interval). Called again later, for example with scores, it keeps the rest.
     """
-    path = folder / FACTS
-    facts: dict[str, Any] = {}
-    if path.exists():
-        try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(f"{path}: broken JSON ({error}); delete it and write the card again") from None
-    facts |= fields
-    write_json(path, facts)
+    facts = read_facts(folder) | fields
+    write_json(folder / FACTS, facts)
     card = folder / "README.md"
     card.write_text(_render(facts.get("name", folder.name), facts), encoding="utf-8")
     return card
