@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,7 +164,7 @@ async def _turns(
 
 async def run_episodes(
     tasks: Iterable[tuple[Task, Path, int]], policy: Policy, sandbox: Sandbox, limits: RolloutLimits | None = None
-) -> AsyncIterator[Trajectory]:
+) -> AsyncGenerator[Trajectory, None]:
     """Yield trajectories of (task, base_dir, sample) as they end, with at most `limits.concurrency` in flight.
 
     A UserError of one episode is raised after the trajectories that ended with it were yielded.

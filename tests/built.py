@@ -1,29 +1,29 @@
-"""A small built data set, made once per test session: 12 train, 4 dev, 8 test and 16 general tasks."""
+"""A small built data set, made once per test session. A test file that wants it names this module in `pytest_plugins`."""
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentic.cli import main
 
-SIZES = {"train": 12, "dev": 4, "test": 8, "general": 16}
-
-
-def build(folder: Path, seed: int = 0) -> Path:
-    sizes = [f"--{name}_size={size}" for name, size in SIZES.items()]
-    assert main(["build", f"--output_dir={folder}", f"--seed={seed}", *sizes]) == 0
-    return folder
-
-
-@functools.cache
-def built_in(base: Path) -> Path:
-    return build(base / "built")
+SIZES = ("--train_size=12", "--dev_size=4", "--test_size=8", "--general_size=16")
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build() -> Callable[[Path], Path]:
+    """A function that builds the data set, always with the same seed, in a folder."""
+
+    def built_in(folder: Path) -> Path:
+        assert main(["build", f"--output_dir={folder}", *SIZES]) == 0
+        return folder
+
+    return built_in
+
+
+@pytest.fixture(scope="session")
+def built(build: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data folder. Read only: several test files share it."""
-    return built_in(tmp_path_factory.getbasetemp())
+    return build(tmp_path_factory.mktemp("built"))

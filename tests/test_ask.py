@@ -92,11 +92,10 @@ def test_several_files_and_odd_paths(tmp_path: Path, cases_dir: Path, capsys: py
 
 
 def test_a_wide_file_fits(cases_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A22: the column that the card leaves out is found by code."""
+    """A22: the card keeps to its budget and says that there is more."""
     file = cases_dir / "files" / "A22_wide_601.csv"
-    code = "print([c for c in df.columns if 'kwh' in c], df['total_kwh'].sum())"
-    status, server = ask([cell(code), chat_reply("600")], "What is the total of total_kwh?", str(file))
-    assert status == 0 and "600" in capsys.readouterr().out
+    status, server = ask([chat_reply("600")], "What is the total of total_kwh?", str(file))
+    assert status == 0 and " more columns; see df.columns\n" in capsys.readouterr().out
     assert len(server.requests[0].body["messages"][1]["content"]) < 1700
 
 

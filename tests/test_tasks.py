@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from built import SIZES, build, built  # noqa: F401
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,8 +28,10 @@ from agentic.tasks.ops import Program, realise
 from agentic.tasks.validate import check_problem, wrong_answers
 from agentic.tools.retriever import Retriever
 
+pytest_plugins = ("built",)
+
 Rows = list[dict[str, str]]
-SPLITS = ("train", "dev", "test")
+SIZES = {"train": 12, "dev": 4, "test": 8, "general": 16}
 
 
 def tasks_of(file: Path) -> list[Task]:
@@ -38,7 +39,7 @@ def tasks_of(file: Path) -> list[Task]:
 
 
 @pytest.fixture(scope="module")
-def tables(built: Path) -> dict[str, pd.DataFrame]:  # noqa: F811
+def tables(built: Path) -> dict[str, pd.DataFrame]:
     refs = tasks_of(built / "train.jsonl")[0].tables
     return {name: table.frame for name, table in load_tables(refs, built).items()}
 
@@ -46,7 +47,7 @@ def tables(built: Path) -> dict[str, pd.DataFrame]:  # noqa: F811
 # ------------------------------------------------------------------------------------------ the data set
 
 
-def test_splits_have_their_sizes_and_share_no_program(built: Path) -> None:  # noqa: F811
+def test_splits_have_their_sizes_and_share_no_program(built: Path) -> None:
     manifest = json.loads((built / "manifest.json").read_text())
     programs: set[str] = set()
     for name, size in SIZES.items():
@@ -59,7 +60,7 @@ def test_splits_have_their_sizes_and_share_no_program(built: Path) -> None:  # n
     assert {file.name for file in (built / "tables").iterdir()} == {"orders.csv", "marketing.csv", "users.csv"}
 
 
-def test_one_seed_one_set_of_bytes_and_another_seed_another(built: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_one_seed_one_set_of_bytes(built: Path, build: Callable[[Path], Path], tmp_path: Path) -> None:
     again = build(tmp_path / "again")
     files = sorted(file.relative_to(built) for file in built.rglob("*") if file.is_file())
     assert files == sorted(file.relative_to(again) for file in again.rglob("*") if file.is_file())
@@ -78,7 +79,7 @@ def test_one_language_alone(tables: dict[str, pd.DataFrame], language: str) -> N
         assert bool(re.search(r"[\u4e00-\u9fff]", question.question)) == (language == "zh")
 
 
-def test_every_gold_passes_its_check_and_its_neighbours_fail(built: Path) -> None:  # noqa: F811
+def test_every_gold_passes_its_check_and_its_neighbours_fail(built: Path) -> None:
     for name in SIZES:
         for task in tasks_of(built / f"{name}.jsonl"):
             assert compare(task.answer, task.checks, task.question).correct
@@ -135,7 +136,7 @@ PLAIN: dict[str, Callable[[Rows, Rows, Rows], float]] = {
 
 
 def test_gold_is_what_plain_python_computes_from_the_csv_rows(
-    built: Path,  # noqa: F811
+    built: Path,
     tables: dict[str, pd.DataFrame],
 ) -> None:
     files: dict[str, Rows] = {}
@@ -199,7 +200,7 @@ def test_the_document_decides_between_rival_definitions(
 # ------------------------------------------------------------------------------------------ experts
 
 
-def test_expert_trajectories_end_with_the_answer_and_call_what_is_expected(built: Path) -> None:  # noqa: F811
+def test_expert_trajectories_end_with_the_answer_and_call_what_is_expected(built: Path) -> None:
     for name in SIZES:
         for task in tasks_of(built / f"{name}.jsonl"):
             messages = task.expert_trajectory
@@ -309,7 +310,7 @@ def test_questions_over_files_of_one_name_and_odd_paths(tmp_path: Path, capsys: 
 # ------------------------------------------------------------------------------------------ validate
 
 
-def test_built_files_are_valid(built: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_built_files_are_valid(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in SIZES:
         assert main(["validate", f"--data={built / f'{name}.jsonl'}"]) == 0
     said = capsys.readouterr().out
@@ -368,7 +369,7 @@ CORRUPTIONS: dict[str, tuple[Corrupt, str]] = {
 
 
 @pytest.fixture()
-def corrupted(built: Path, tmp_path: Path) -> Callable[[Corrupt], Path]:  # noqa: F811
+def corrupted(built: Path, tmp_path: Path) -> Callable[[Corrupt], Path]:
     """A function that writes a corrupted train.jsonl beside links to everything else."""
 
     def write(corrupt: Corrupt) -> Path:
@@ -398,7 +399,7 @@ def test_what_is_wrong_is_said_with_file_and_line(
 
 def test_a_program_of_another_split_is_said_with_its_line(
     corrupted: Callable[[Corrupt], Path],
-    built: Path,  # noqa: F811
+    built: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     theirs = tasks_of(built / "test.jsonl")[1].metadata["program"]

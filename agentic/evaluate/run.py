@@ -7,6 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 from rich.console import Console
@@ -122,13 +123,15 @@ async def _run(config: EvalConfig, tasks: list[Task], path: Path) -> list[Trajec
             yield by_id[task_id], base_dir, sample
 
     show = _Progress(len(wanted), [done[key] for key in wanted if key in done])
+    sandbox = Sandbox()  # its process starts with the first cell
     try:
-        async with Sandbox() as sandbox:
-            async for trajectory in run_episodes(source(), policy, sandbox, limits):
+        async with aclosing(run_episodes(source(), policy, sandbox, limits)) as trajectories:
+            async for trajectory in trajectories:
                 jsonl.append(path, trajectory)
                 done[(trajectory.task_id, trajectory.sample)] = trajectory
                 show(trajectory)
     finally:
+        await sandbox.close()
         await policy.close()
     return [done[key] for key in wanted]
 

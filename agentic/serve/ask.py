@@ -72,10 +72,11 @@ async def _episode(task: Task, config: AskConfig) -> Trajectory:
         tool_mode=config.tool_mode,
         batch_size=1,
     )
+    sandbox = Sandbox()  # its process starts with the first cell
     try:
-        async with Sandbox() as sandbox:
-            return await run_episode(task, Path(), policy, sandbox, RolloutLimits(dialect=config.dialect))
+        return await run_episode(task, Path(), policy, sandbox, RolloutLimits(dialect=config.dialect))
     finally:
+        await sandbox.close()
         await policy.close()
 
 
