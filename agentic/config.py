@@ -261,7 +261,7 @@ class QuickstartConfig:
 
     output_dir: Path = Path("runs/quickstart")
     """Folder for data, run and results. A second call continues where the first one stopped."""
-    minutes: float = 6.0
+    minutes: float = 7.0
     """Minutes of training."""
     held_out: int = 24
     """Held-out tasks of each sort (operations, general) to evaluate on."""
