@@ -263,7 +263,7 @@ class QuickstartConfig:
     """Folder for data, run and results. A second call continues where the first one stopped."""
     minutes: float = 7.0
     """Minutes of training."""
-    held_out: int = 24
+    held_out: int = 16
     """Held-out tasks of each sort (operations, general) to evaluate on."""
     file: Path = Path("examples/penguins.csv")
     """The csv file that the trained agent answers questions about."""

@@ -139,11 +139,20 @@ class Engine:
             dropped = [request for request in self.waiting if request.cancelled]
             for request in dropped:
                 self.waiting.remove(request)
-            if self.waiting and len(self.rows) < self.batch_size and (self.layers or not self.rows):
+            if self._worth_admitting():
                 self._admit()
             elif self.rows:
                 self._decode()
             return dropped + self._retire()
+
+    def _worth_admitting(self) -> bool:
+        """An admission copies the whole running cache, so requests enter a few together once the batch is at work."""
+        free = self.batch_size - len(self.rows)
+        if not self.waiting or not free:
+            return False
+        if not self.rows:
+            return True
+        return bool(self.layers) and len(self.waiting) >= min(free, max(1, self.batch_size // 4))
 
     def forget(self) -> None:
         """Drop kept keys and values: needed when the weights change."""
