@@ -8,6 +8,7 @@ RUN/...             the command's own files
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import functools
 import importlib.metadata
 import json
@@ -16,7 +17,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,17 @@ def open_run(
     except OSError as error:
         raise UserError(f"{folder}: cannot write there ({error.strerror}); name another --output_dir") from None
     return RunFolder(folder, resumed=False)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold the folder for one process; a second one raises UserError instead of writing every result twice."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{folder}: another run is writing there; wait for it or name another --output_dir") from None
+        yield
 
 
 def _read_settings(file: Path, command: str) -> dict[str, Any]:

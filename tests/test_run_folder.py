@@ -9,6 +9,7 @@ import pytest
 from agentic import run_folder
 from agentic.config import EvalConfig
 from agentic.errors import UserError
+from agentic.run_folder import only_writer
 
 
 def test_record_is_whole_before_the_work_starts(tmp_path: Path) -> None:
@@ -70,3 +71,10 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
         run_folder.write_json(path, {"a": float("nan")})
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    with only_writer(tmp_path), pytest.raises(UserError, match="another run is writing"), only_writer(tmp_path):
+        raise AssertionError("both hold the folder")
+    with only_writer(tmp_path):  # free again
+        pass

@@ -26,7 +26,7 @@ from agentic.policy.load import load_policy
 from agentic.policy.replay import ReplayPolicy
 from agentic.records import StopReason, Task, Trajectory
 from agentic.rollout import RolloutLimits, run_episodes
-from agentic.run_folder import open_run
+from agentic.run_folder import only_writer, open_run
 from agentic.sandbox import Sandbox
 from agentic.tools.dialect import in_react
 
@@ -178,7 +178,8 @@ def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]
     folder = open_run(config.output_dir, config, "eval", may_change, facts=facts, restart=empty)
     if config.pred is None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        trajectories = asyncio.run(_run(config, tasks, path))
+        with only_writer(folder.path):
+            trajectories = asyncio.run(_run(config, tasks, path))
     summary = summarise(tasks, trajectories, seed=config.seed)
     folder.write_json("metrics.json", summary.to_json())
     jsonl.write(folder.path / "bad_cases.jsonl", bad_cases(tasks, trajectories))
