@@ -30,7 +30,7 @@ from agentic.tasks import build
 from agentic.train import sft
 
 QUESTIONS = (
-    "What is the average body_mass_g for species Gentoo?",
+    "What is the correlation between flipper_length_mm and body_mass_g?",
     "How many rows have island Dream?",
     "Which species has the highest mean flipper_length_mm?",
 )

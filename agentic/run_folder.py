@@ -100,7 +100,9 @@ def only_writer(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{folder}: another run is writing there; wait for it or name another --output_dir") from None
+            raise UserError(
+                f"{folder}: another run is writing there; wait for it or name another --output_dir"
+            ) from None
         yield
 
 
