@@ -216,7 +216,8 @@ class Environment:
         assert result.error is not None
         columns = [str(column) for table in self._tables.values() for column in table.frame.columns]
         if result.error.type == "KeyError":
-            wanted = result.error.message.strip("'\"")
+            # A grouped frame says it in other words than a plain one.
+            wanted = result.error.message.strip("'\"").removeprefix("Column not found: ")
             holders = [name for name, table in self._tables.items() if wanted in table.frame.columns]
             if holders:  # spelt right, and asked of something else: a grouped result, another table
                 return f"{wanted!r} is a column of {', '.join(holders)}"

@@ -344,3 +344,9 @@ def test_close_columns(wanted: str, columns: list[str], near: list[str]) -> None
 @given(st.text(), st.lists(st.text()))
 def test_close_columns_are_columns(wanted: str, columns: list[str]) -> None:
     assert set(close_columns(wanted, columns)) <= set(columns)
+
+
+@pytest.mark.parametrize("code", ["sales['citty']", "sales.groupby('city')['Net Sale'].sum()"])
+def test_a_misspelt_column_is_named_also_behind_a_groupby(in_episode: Play, code: str) -> None:
+    shown = in_episode(lambda e: e.step(cell(f"print({code})"))).text
+    assert "KeyError" in shown and "Hint: the column is '" in shown
