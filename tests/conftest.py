@@ -27,3 +27,11 @@ def cases_dir() -> Path:
 def bench_dir() -> Path:
     """Benchmark files: dabench, opsdata, ..."""
     return _shared("AGENTIC_BENCH", "bench")
+
+
+@pytest.fixture()
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxies and no keys of the machine that runs the tests."""
+    for name in os.environ:
+        if name.lower().endswith("_proxy") or name in ("AGENTIC_API_KEY", "OPENAI_API_KEY"):
+            monkeypatch.delenv(name)

@@ -18,14 +18,7 @@ from agentic.serve.ask import ask_task, question_language
 from agentic.tools.parse import render_call
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = pytest.mark.endpoint
-
-
-@pytest.fixture(autouse=True)
-def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.lower().endswith("_proxy") or name in ("AGENTIC_API_KEY", "OPENAI_API_KEY"):
-            monkeypatch.delenv(name)
+pytestmark = [pytest.mark.endpoint, pytest.mark.usefixtures("bare_environment")]
 
 
 @pytest.fixture()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +17,8 @@ from agentic.records import StopReason, Task, Trajectory
 from agentic.tools.parse import render_call
 
 pytest_plugins = ("built",)
-pytestmark = pytest.mark.endpoint
+pytestmark = [pytest.mark.endpoint, pytest.mark.usefixtures("bare_environment")]
 Body = dict[str, Any]
-
-
-@pytest.fixture(autouse=True)
-def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in os.environ:
-        if name.lower().endswith("_proxy") or name in ("AGENTIC_API_KEY", "OPENAI_API_KEY"):
-            monkeypatch.delenv(name)
 
 
 @pytest.fixture()
