@@ -144,9 +144,9 @@ class SftConfig:
     output_dir: Path
     """Run folder: checkpoints, metrics.jsonl, the resolved configuration, the final model folder `final/`."""
     model_name_or_path: str = "smollm2"
-    """Base model: smollm2, a local folder, or a Hugging Face id."""
+    """Base model: smollm2, a local folder, or a Hugging Face id. An adapter (a folder, or `default`) is trained on."""
     lora_rank: int = 32
-    """LoRA rank on all linear layers; 0 trains all weights."""
+    """LoRA rank on all linear layers; 0 trains all weights. An adapter that is trained on keeps its own."""
     learning_rate: float = 1e-3
     """Peak learning rate (1e-3 suits LoRA, 2e-4 full fine-tuning of a small model)."""
     lr_scheduler_type: str = "linear"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -151,6 +152,30 @@ def test_lora_adapter_loads_and_is_small(config: SftConfig, base: Path, recwarn:
     write_card(final, scores={"success": "0.9 [0.8, 1.0]"})
     card = (final / "README.md").read_text()
     assert "- success: 0.9 [0.8, 1.0]" in card and "LoRA, rank 4" in card
+
+
+def test_an_adapter_is_trained_on(config: SftConfig, base: Path, tmp_path: Path) -> None:
+    """The second run starts where the first ended, resumes like any other, and its adapter names the same base."""
+    first = dataclasses.replace(config, lora_rank=4, max_steps=3, learning_rate=3e-3, warmup_steps=0)
+    assert run(first) == 0
+    begun = first.output_dir / "final"
+    second = dataclasses.replace(first, model_name_or_path=str(begun), output_dir=tmp_path / "second", save_steps=2)
+    with pytest.raises(UserError, match=r"adapter of rank 4, .*--lora_rank 4, not 8; .* start from its base model"):
+        run(dataclasses.replace(second, lora_rank=8))
+    assert run(dataclasses.replace(second, learning_rate=0.0, output_dir=tmp_path / "still")) == 0
+    before, still = weights(begun), weights(tmp_path / "still" / "final")
+    assert before.keys() == still.keys() and all(torch.equal(before[name], still[name]) for name in before)
+    assert run(second) == 0
+    assert metrics(second.output_dir)[0]["loss"] < metrics(first.output_dir)[0]["loss"]
+    after = weights(second.output_dir / "final")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    about = json.loads((second.output_dir / "final" / "adapter_config.json").read_text())
+    assert about["base_model_name_or_path"] == config.model_name_or_path and about["r"] == 4
+    assert f"continued from {begun}" in (second.output_dir / "final" / "README.md").read_text()
+    shutil.rmtree(second.output_dir / "checkpoint-3")
+    assert run(dataclasses.replace(second, resume_from_checkpoint=True)) == 0
+    again = weights(second.output_dir / "final")
+    assert all(torch.equal(after[name], again[name]) for name in after)
 
 
 def test_loss_is_the_mean_over_the_tokens_of_the_step(config: SftConfig, base: Path) -> None:

@@ -24,6 +24,7 @@ from agentic.model.chat import Renderer
 from agentic.model.fetch import resolve
 from agentic.model.quiet import quiet_libraries
 from agentic.train import runlog
+from agentic.train.adapter import Adapter, adapter_of, halve_adapter, tokenizer_folder
 from agentic.train.packing import Row, Tokens, make_batches
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def run(config: SftConfig) -> int:
     _check_options(config)
     digest = runlog.data_hash(config.data_path)
     folder = resolve(config.model_name_or_path)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    adapter = adapter_of(folder, config.lora_rank)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder(folder, adapter))
     renderer = Renderer(tokenizer)
     corpus = load_corpus(config.data_path, renderer, config.max_length)
     batches = make_batches(corpus.examples, config.tokens_per_batch, config.share_prefix, config.seed)
@@ -82,7 +84,7 @@ def run(config: SftConfig) -> int:
         return 0
     facts = {"data_hash": digest, "template_hash": renderer.template_hash, "end_ids": renderer.end_ids}
     checkpoint = _prepare_folder(config, facts)
-    return _train(config, folder, renderer, corpus, batches, facts, checkpoint)
+    return _train(config, folder, adapter, renderer, corpus, batches, facts, checkpoint)
 
 
 # ------------------------------------------------------------------------------------------------ data
@@ -206,6 +208,7 @@ def autocast_type(dtype: str) -> Literal["float32", "bfloat16", "float16"]:
 def _train(
     config: SftConfig,
     folder: str,
+    adapter: Adapter | None,
     renderer: Renderer,
     corpus: Corpus,
     batches: list[list[Row]],
@@ -214,7 +217,7 @@ def _train(
 ) -> int:
     import torch
     from datasets import Dataset
-    from peft import LoraConfig
+    from peft import LoraConfig, PeftModel
     from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import SFTConfig as TrlConfig
 
@@ -230,7 +233,8 @@ def _train(
     # Frozen weights need no float32 master copy; casting them once and not in every step saves a third of the forward
     # time on a CPU. What is trained stays float32.
     frozen = torch.bfloat16 if config.lora_rank and dtype == "bfloat16" else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=frozen, attn_implementation=attention.NAME)
+    base_folder = adapter.base_folder if adapter else folder
+    model: Any = AutoModelForCausalLM.from_pretrained(base_folder, dtype=frozen, attn_implementation=attention.NAME)
     model.config.use_cache = False
     model.generation_config.eos_token_id = renderer.end_ids
     model.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -260,7 +264,9 @@ def _train(
         disable_tqdm=True,
     )
     lora = None
-    if config.lora_rank:
+    if adapter:
+        model = PeftModel.from_pretrained(model, adapter.folder, is_trainable=True)
+    elif config.lora_rank:
         lora = LoraConfig(
             r=config.lora_rank,
             lora_alpha=2 * config.lora_rank,
@@ -295,7 +301,7 @@ def _train(
         return INTERRUPTED
     if progress.timed_out:
         _say(f"time limit of {config.max_minutes:g} minutes reached after step {trainer.state.global_step}")
-    _export(config, trainer, renderer, corpus, facts)
+    _export(config, trainer, adapter, renderer, corpus, facts)
     return 0
 
 
@@ -324,7 +330,12 @@ def _stop_on_signal(progress: Progress) -> Iterator[None]:
 
 
 def _export(
-    config: SftConfig, trainer: PackedTrainer, renderer: Renderer, corpus: Corpus, facts: dict[str, Any]
+    config: SftConfig,
+    trainer: PackedTrainer,
+    adapter: Adapter | None,
+    renderer: Renderer,
+    corpus: Corpus,
+    facts: dict[str, Any],
 ) -> None:
     """Write final/: a folder that transformers or peft loads, with template, generation config and card."""
     if not trainer.is_world_process_zero():
@@ -332,10 +343,11 @@ def _export(
     model = trainer.accelerator.unwrap_model(trainer.model)
     final = config.output_dir / "final"
     staging = config.output_dir / f".final.{os.getpid()}"
+    base_name = adapter.base_name if adapter else config.model_name_or_path
     model.config.use_cache = True
     model.config._attn_implementation = "sdpa"
     if config.lora_rank:
-        model.peft_config["default"].base_model_name_or_path = config.model_name_or_path
+        model.peft_config["default"].base_model_name_or_path = base_name
     model.save_pretrained(staging)
     if config.lora_rank:
         halve_adapter(staging / "adapter_model.safetensors")
@@ -347,8 +359,9 @@ def _export(
         staging,
         **facts,
         name=config.output_dir.resolve().name,
-        base_model=config.model_name_or_path,
-        method=f"LoRA, rank {config.lora_rank}, all linear layers" if config.lora_rank else "full fine-tuning",
+        base_model=base_name,
+        method=(f"LoRA, rank {config.lora_rank}, all linear layers" if config.lora_rank else "full fine-tuning")
+        + (f", continued from {config.model_name_or_path}" if adapter else ""),
         command=shlex.join(["agentic", *sys.argv[1:]]),
         data=[path.name for path in config.data_path],
         examples=len(corpus.examples),
@@ -364,15 +377,6 @@ def _export(
     shutil.rmtree(final, ignore_errors=True)
     staging.rename(final)
     _say(f"wrote {final}")
-
-
-def halve_adapter(path: Path) -> None:
-    """Rewrite adapter weights as bfloat16: half the size, and the noise is far below what training leaves."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(path).items()}
-    save_file(weights, path, metadata={"format": "pt"})
 
 
 def _say(text: str) -> None:
