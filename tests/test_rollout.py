@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,9 +200,15 @@ def test_a_cell_that_runs_past_the_deadline(play: Run) -> None:
     assert found["u"].stop_reason == StopReason.ANSWERED
 
 
-def test_a_lost_sandbox_ends_its_episode_and_the_next_one_gets_a_new_one(play: Run) -> None:
-    kill = render_call("python_executor", {"code": "import os\nos.kill(os.getppid(), 9)\nwhile True: pass"})
-    found = play(ReplayPolicy({"t": [kill, "3"], "u": [ROWS, "3"]}), [task(), task("u")], concurrency=1)
+def test_a_lost_sandbox_ends_its_episode_and_the_next_one_gets_a_new_one(play: Run, sandbox: Sandbox) -> None:
+    def act(conversation: Conversation) -> str:
+        if conversation.task_id == "u":
+            return ROWS if len(conversation.messages) == 2 else "3"
+        # From outside, while the cell runs: its code has no way to reach the zygote.
+        threading.Timer(0.5, lambda: os.kill(sandbox.pids()[0], signal.SIGKILL)).start()
+        return render_call("python_executor", {"code": "while True: pass"})
+
+    found = play(ReplayPolicy(act), [task(), task("u")], concurrency=1)
     assert (found["t"].stop_reason, found["t"].answer) == (StopReason.SANDBOX_LOST, None)
     assert "could not start a session" in str(found["t"].error)
     assert found["u"].stop_reason == StopReason.ANSWERED and found["u"].turns[0].observations[0].text == "3"

@@ -21,12 +21,14 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, TextIO
 
+from agentic.sandbox.guard import is_refusal
 from agentic.sandbox.limits import Limits
 from agentic.sandbox.text import OutputRing, RingWriter, Scrubber, cut
 
 MESSAGE_CHARS = 2000
 SHOWN_ITEMS = 1000
 SHOWN_WARNINGS = 5
+GLYPH_WARNING = "UserWarning: some characters are not drawn: this machine has no font for them"
 LISTED_FILES = 50
 SCANNED_FILES = 2000
 SCANNED_DEPTH = 10
@@ -35,8 +37,10 @@ SCANNED_DEPTH = 10
 class Interpreter:
     """One persistent namespace and what surrounds it. Lives in the session process."""
 
-    def __init__(self, folder: str, ring: OutputRing, limits: Limits) -> None:
+    def __init__(self, folder: str, ring: OutputRing, limits: Limits, confined: bool) -> None:
+        """`confined`: a refused operation is the sandbox's doing, and its result says blocked."""
         self._folder = folder
+        self._confined = confined
         self._ring = ring
         self._limits = limits
         self._scrub = Scrubber(folder)
@@ -44,6 +48,7 @@ class Interpreter:
         self._running = False
         self._interrupted = False
         self._warnings = 0
+        self._glyphs_missed = False
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module  # dataclasses and pickle look classes up here
         self._namespace = module.__dict__
@@ -57,6 +62,7 @@ class Interpreter:
         """Run `code`. Returns the fields of an execution result that the session knows (worker.CellReply)."""
         self._cells += 1
         self._warnings = 0
+        self._glyphs_missed = False
         self._interrupted = False
         self._ring.reset()
         signal.signal(signal.SIGINT, self._interrupt)  # again for every cell: code may have replaced it
@@ -80,7 +86,8 @@ class Interpreter:
             if exception.code not in (None, 0):
                 status, error = "error", self._describe(exception, name)
         except BaseException as exception:
-            status, error = "error", self._describe(exception, name)
+            blocked = self._confined and is_refusal(exception)
+            status, error = "blocked" if blocked else "error", self._describe(exception, name)
         if self._interrupted:  # also when the code swallowed the interrupt: its time was over
             line = error["line"] if error else None
             status, value, error = "timeout", None, {"type": "TimeoutError", "message": "time limit", "line": line}
@@ -130,9 +137,14 @@ class Interpreter:
             raise KeyboardInterrupt
 
     def _show_warning(self, message: Warning | str, category: type[Warning], *place: object) -> None:
+        text = f"{category.__name__}: {message}"
+        if re.match(r"UserWarning: Glyph \d+ .* missing from font", text):
+            if self._glyphs_missed:
+                return  # matplotlib says it for every character
+            self._glyphs_missed, text = True, GLYPH_WARNING
         self._warnings += 1
         if self._warnings <= SHOWN_WARNINGS:
-            print(f"{category.__name__}: {message}")
+            print(text)
         elif self._warnings == SHOWN_WARNINGS + 1:
             print("(more warnings not shown)")
 

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentic.errors import UserError
-
 LEVELS = ("L0", "L1", "L2", "L3")
-"""L0: own process, rlimits, no_new_privs, own work folder; stops accidents, not attacks. L1: + seccomp. L2: + Landlock.
-L3: + empty network and IPC namespace, own uid."""
-
-HIGHEST = "L0"
-"""Highest level this version can enforce."""
+"""L0: own process, rlimits, no_new_privs, own work folder; stops accidents, not attacks. L1: + system call filter, no
+capabilities, own uid when root. L2: + Landlock. L3: + empty network and IPC namespace, own uid."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +23,17 @@ class Limits:
     """All replayed cells together after a kill; past it the state counts as lost."""
     memory_mb: int = 1024
     """Address space on top of the preloaded interpreter."""
+    sessions_mb: int | None = None
+    """All sessions of a sandbox together; None: 70 % of what is free at its start. More sessions wait until others end."""
     file_mb: int = 64
     """Size of one written file."""
+    folder_mb: int = 256
+    """Space of the work folder, files that are open and deleted included; measured while cells run."""
+    folder_files: int = 10_000
+    """Files and folders in the work folder."""
     open_files: int = 128
+    threads: int = 64
+    """Threads of the session; counted where it has its own uid."""
     cpu_s: int = 600
     """Processor time of the whole session."""
     stdout_chars: int = 8000
@@ -39,14 +42,3 @@ class Limits:
     """Length of the shown value of the last expression."""
     figures: int = 3
     """Figures saved per cell."""
-
-
-def choose_level(level: str) -> str:
-    """The level to enforce; "auto" is the highest there is. Raises UserError for an unknown or unavailable level."""
-    if level == "auto":
-        return HIGHEST
-    if level not in LEVELS:
-        raise UserError(f"unknown isolation level {level!r}; choose auto or one of {', '.join(LEVELS)}")
-    if LEVELS.index(level) > LEVELS.index(HIGHEST):
-        raise UserError(f"isolation level {level} is not available here; use {HIGHEST} or auto")
-    return level

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Literal
 
 from agentic.errors import UserError
 from agentic.records import ExecError, ExecResult
-from agentic.sandbox.folder import remove_tree
+from agentic.sandbox.folder import measure, remove_tree
 from agentic.sandbox.limits import Limits
 from agentic.sandbox.protocol import FrameError
 from agentic.sandbox.text import OutputRing, Scrubber, cut
@@ -20,6 +21,9 @@ from agentic.sandbox.worker import Died, Worker, ZygoteProcess, explain, parse_r
 
 FORGED = 1000
 """Characters by which a text may exceed its limit (notes in the gap, replaced paths) and still be honest."""
+
+WATCH_S = 0.2
+"""How often the work folder is measured while a cell runs."""
 
 State = Literal["kept", "restored", "lost"]
 
@@ -47,7 +51,7 @@ class Session:
         files: Mapping[str, Path],
         prelude: str,
         seed: str,
-        level: str,
+        uid: int | None,
         limits: Limits,
     ) -> None:
         self.name = name
@@ -57,7 +61,7 @@ class Session:
         self._files = {_plain_name(key): Path(path) for key, path in files.items()}
         self._prelude = prelude
         self._seed = seed
-        self._level = level
+        self._uid = uid
         self._limits = limits
         self._history: list[str] = []
         self._generation = 0
@@ -86,6 +90,8 @@ class Session:
                 state = await self._restore()
             elif result.status == "ok":
                 self._history.append(code)
+            if self._worker is not None:
+                self._worker.freeze()
             return result.model_copy(update={"state": state})
 
     async def reset(self) -> None:
@@ -114,7 +120,7 @@ class Session:
         await asyncio.to_thread(self._fill_folder)
         try:
             self._worker = await self._zygote.fork(
-                f"{self.name}.{self._generation}", self.folder, self._seed, self._level, self._limits
+                f"{self.name}.{self._generation}", self.folder, self._seed, self._uid, self._limits
             )
         except (Died, FrameError):
             why = self._zygote.last_words() or "its process ended at once"
@@ -124,6 +130,7 @@ class Session:
             if result.status != "ok":
                 error = result.error
                 raise SandboxError(f"prelude: {error.type}: {error.message}" if error else "prelude failed", result)
+        self._worker.freeze()
 
     async def _restore(self) -> State:
         """Bring the session back by running its successful cells again, whole and in order."""
@@ -144,23 +151,48 @@ class Session:
         worker = self._worker
         assert worker is not None
         started = time.monotonic()
+        watch = asyncio.create_task(self._watch_folder(worker))
         try:
             result = await self._converse(worker, code, timeout)
+            if await self._is_folder_full(worker):
+                await worker.kill()
+                result = self._folder_full()
         except FrameError as error:
             await worker.kill()
             result = self._failed("protocol_error", "ProtocolError", str(error))
         except Died:
-            result = self._failed("killed", "SessionKilled", explain(await worker.wait_exit()))
+            ended = explain(await worker.wait_exit())
+            # The watch ends only by finding the folder full; it then kills the process.
+            result = self._folder_full() if watch.done() else self._failed("killed", "SessionKilled", ended)
         except asyncio.CancelledError:
             worker.abandon()
             self._worker = None
             raise
+        finally:
+            watch.cancel()
         if worker.closed:
             stdout, dropped = await asyncio.to_thread(self._read_output, worker.name)
             result = result.model_copy(update={"stdout": stdout, "dropped_chars": dropped})
             self._worker = None
         wall_ms = (time.monotonic() - started) * 1000
-        return result.model_copy(update={"wall_ms": wall_ms, "isolation": self._level})
+        return result.model_copy(update={"wall_ms": wall_ms, "isolation": self._zygote.level})
+
+    async def _watch_folder(self, worker: Worker) -> None:
+        while not await self._is_folder_full(worker, WATCH_S):
+            pass
+        worker.abandon()
+
+    async def _is_folder_full(self, worker: Worker, after_s: float = 0.0) -> bool:
+        if after_s:
+            await asyncio.sleep(after_s)
+        limits = self._limits
+        size, count = await asyncio.to_thread(measure, str(self.folder), worker.pid, limits.folder_files)
+        return size > limits.folder_mb << 20 or count > limits.folder_files
+
+    def _folder_full(self) -> ExecResult:
+        limits = self._limits
+        what = f"the work folder grew past {limits.folder_mb} MB or {limits.folder_files} files"
+        return self._failed("killed", "DiskQuota", what)
 
     async def _converse(self, worker: Worker, code: str, timeout: float) -> ExecResult:
         try:
@@ -213,6 +245,10 @@ class Session:
                 shutil.copyfile(path, self.folder / name)
             except OSError as error:
                 raise UserError(f"{path}: {error.strerror or error}; a session needs to read it") from None
+            if self._uid is not None:
+                os.chown(self.folder / name, self._uid, self._uid)
+        if self._uid is not None:
+            os.chown(self.folder, self._uid, self._uid)
 
     def _remove(self) -> None:
         if self.folder.is_dir():

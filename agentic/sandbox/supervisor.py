@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from agentic.sandbox.folder import remove_tree
-from agentic.sandbox.limits import Limits, choose_level
+from agentic.sandbox.levels import choose_level, may_change_user, uid_range
+from agentic.sandbox.limits import Limits
+from agentic.sandbox.memory import SHARE, Admission, available_mb
 from agentic.sandbox.session import Session
 from agentic.sandbox.worker import ZygoteProcess
 
@@ -27,6 +30,12 @@ class Sandbox:
         self._starting = asyncio.Lock()
         self._sessions: list[Session] = []
         self._count = 0
+        self._admission = Admission(self.limits.sessions_mb or SHARE * available_mb(), self.pids)
+        self._uids: tuple[int, int] | None = None
+        if self.level != "L0" and may_change_user():
+            self._uids = uid_range()
+        self._first_uid = secrets.randbelow(1 << 24)
+        """Sandboxes of one machine start at different places of the range."""
 
     async def __aenter__(self) -> Sandbox:
         await self._running_zygote()
@@ -40,13 +49,15 @@ class Sandbox:
     ) -> Session:
         """A new session that sees a copy of each file under its name in its work folder, after running `prelude`.
 
-        `seed` starts the random generators (default: the number of the session). Raises SandboxError when the prelude
+        `seed` starts the random generators (default: the number of the session). Waits while the sessions that live
+        take the memory budget (Limits.sessions_mb). Raises SandboxError when the prelude
         fails, UserError for a file that cannot be read.
         """
         zygote = await self._running_zygote()
+        await self._admission.enter()
         self._count += 1
         name = f"s{self._count}"
-        session = Session(name, zygote, files or {}, prelude, seed or name, self.level, self.limits)
+        session = Session(name, zygote, files or {}, prelude, seed or name, self._next_uid(), self.limits)
         try:
             await session.start()
         except BaseException:
@@ -55,6 +66,17 @@ class Sandbox:
         self._sessions = [other for other in self._sessions if not other.closed]
         self._sessions.append(session)
         return session
+
+    def pids(self) -> list[int]:
+        """Process ids of the zygote and of the live sessions."""
+        return self._zygote.pids() if self._zygote is not None else []
+
+    def _next_uid(self) -> int | None:
+        """A user id that no other session of this sandbox has; None: sessions run as this user."""
+        if self._uids is None:
+            return None
+        first, count = self._uids
+        return first + (self._first_uid + self._count) % count
 
     async def close(self) -> None:
         """End all sessions and the zygote; remove every folder."""
@@ -70,7 +92,10 @@ class Sandbox:
                 await self._end(self._zygote)
                 self._zygote = None
             if self._zygote is None:
-                zygote = ZygoteProcess(Path(tempfile.mkdtemp(prefix="agentic-sandbox-")))
+                folder = Path(tempfile.mkdtemp(prefix="agentic-sandbox-"))
+                if self._uids is not None:
+                    folder.chmod(0o711)  # sessions pass through it to their own folders, and cannot list it
+                zygote = ZygoteProcess(folder, self.level)
                 try:
                     await zygote.start(self.limits.start_s)
                 except BaseException:

@@ -49,7 +49,7 @@ class CellReply(BaseModel):
 
     type: Literal["result"]
     id: int
-    status: Literal["ok", "error", "timeout", "memory"]
+    status: Literal["ok", "error", "timeout", "memory", "blocked"]
     stdout: str
     dropped_chars: Annotated[int, Field(ge=0)]
     value: str | None
@@ -73,6 +73,9 @@ class Worker:
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._requests = 0
+        self.pid: int | None = None
+        """Process id, valid until `exit_code` is set."""
+        self._frozen = False
         self.exit_code: asyncio.Future[int | None] = self._loop.create_future()
         """Set by the zygote's report: >= 0 an exit status, < 0 minus a signal, None when the zygote itself is gone."""
         self._loop.add_reader(channel, self._readable)
@@ -134,11 +137,20 @@ class Worker:
         """Send a cell; returns the request's number. Raises FrameError (too large), Died."""
         self._requests += 1
         data = encode({"type": "run", "id": self._requests, "code": code})
+        if self._frozen:
+            self._frozen = False
+            self._zygote.signal(self.name, "SIGCONT")
         try:
             await asyncio.wait_for(self._loop.sock_sendall(self._channel, data), timeout)
         except (OSError, TimeoutError):
             raise Died from None
         return self._requests
+
+    def freeze(self) -> None:
+        """Stop the process until the next `send`: what a cell left running takes no time from others."""
+        if self.alive:
+            self._frozen = True
+            self._zygote.signal(self.name, "SIGSTOP")
 
     def interrupt(self) -> None:
         self._zygote.signal(self.name, "SIGINT")
@@ -157,6 +169,7 @@ class Worker:
             self._channel.close()
         if self._failure is None:
             self._failure = Died()
+            self._news.set()
         if not self.exit_code.done():
             self._zygote.signal(self.name, "SIGKILL")
 
@@ -170,8 +183,9 @@ class Worker:
 class ZygoteProcess:
     """The exec'ed zygote and its control socket."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, level: str) -> None:
         self.folder = folder
+        self.level = level
         self._workers: dict[str, Worker] = {}
         self._slots = asyncio.Semaphore(FORKS_IN_FLIGHT)
         self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -191,6 +205,7 @@ class ZygoteProcess:
                     str(theirs.fileno()),
                     str(os.getpid()),
                     str(self.folder),
+                    self.level,
                 ],
                 env=_environment(self.folder),
                 cwd=self.folder,
@@ -221,6 +236,9 @@ class ZygoteProcess:
         message = json.loads(data)
         if message["type"] == "ready":
             self._ready.set_result(True)
+        elif message["type"] == "forked":
+            if message["session"] in self._workers:
+                self._workers[message["session"]].pid = message["pid"]
         elif worker := self._workers.pop(message["session"], None):
             worker.ended(message["code"])
 
@@ -239,7 +257,7 @@ class ZygoteProcess:
         lines = log.read_text("utf-8", "replace").split("\n") if log.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
-    async def fork(self, name: str, folder: Path, seed: str, level: str, limits: Limits) -> Worker:
+    async def fork(self, name: str, folder: Path, seed: str, uid: int | None, limits: Limits) -> Worker:
         """A new session process, hardened and waiting. Raises Died or FrameError when it does not come up."""
         async with self._slots:
             if not self.alive:
@@ -249,22 +267,33 @@ class ZygoteProcess:
             worker = Worker(name, self, ours)
             self._workers[name] = worker
             output = str(self.output(name))
-            message = {"type": "fork", "session": name, "folder": str(folder), "output": output, "seed": seed}
+            message = {
+                "type": "fork",
+                "session": name,
+                "folder": str(folder),
+                "output": output,
+                "seed": seed,
+                "uid": uid,
+            }
             try:
                 with theirs:
-                    self._send(message | {"level": level, "limits": asdict(limits)}, [theirs.fileno()])
-                if await worker.receive(limits.start_s) != {"type": "hello", "level": level}:
+                    self._send(message | {"limits": asdict(limits)}, [theirs.fileno()])
+                if await worker.receive(limits.start_s) != {"type": "hello", "level": self.level}:
                     raise FrameError("the session did not say hello")
             except BaseException:
                 worker.abandon()
                 raise
             return worker
 
+    def pids(self) -> list[int]:
+        """Process ids of the zygote and of its live sessions."""
+        return [self._process.pid, *(worker.pid for worker in self._workers.values() if worker.pid is not None)]
+
     def output(self, name: str) -> Path:
         """File behind a session's output buffer."""
         return self.folder / f"{name}.out"
 
-    def signal(self, name: str, number: Literal["SIGINT", "SIGKILL"]) -> None:
+    def signal(self, name: str, number: Literal["SIGINT", "SIGKILL", "SIGSTOP", "SIGCONT"]) -> None:
         """Through the zygote: it knows which process ids are still its own."""
         self._send({"type": "signal", "session": name, "signal": number}, [])
 

@@ -1,10 +1,10 @@
-"""The process every session is forked from: python -m agentic.sandbox.zygote CONTROL_FD PARENT_PID FOLDER
+"""The process every session is forked from: python -m agentic.sandbox.zygote CONTROL_FD PARENT_PID FOLDER LEVEL
 
 It is exec'ed (never forked) by the supervisor, so it holds no gold answers, keys or device state. It stays single-threaded,
 preloads what cells use, and then only forks, signals and reaps. Control messages are JSON datagrams (SOCK_SEQPACKET):
-  in   {"type": "fork", "session", "folder", "output", "seed", "level", "limits"} with one file descriptor (the session's socket)
+  in   {"type": "fork", "session", "folder", "output", "seed", "uid", "limits"} with one file descriptor (the session's socket)
        {"type": "signal", "session", "signal"}
-  out  {"type": "ready"}, {"type": "exit", "session", "code"} (negative: the signal that ended it)
+  out  {"type": "ready"}, {"type": "forked", "session", "pid"}, {"type": "exit", "session", "code"} (negative: the signal that ended it)
 It ends, with all sessions, when the control socket closes or its parent dies, and removes FOLDER.
 """
 
@@ -23,8 +23,9 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
-from agentic.sandbox import child
+from agentic.sandbox import child, kernel
 from agentic.sandbox.folder import remove_tree
+from agentic.sandbox.harden import Preparation, prepare
 from agentic.sandbox.limits import Limits
 
 WARM_UP = """
@@ -35,6 +36,39 @@ print(frame.groupby("shop")["sales"].sum().sort_values(ascending=False).round(2)
 frame.merge(frame, on="shop").pivot_table(index="shop", values="sales_x", aggfunc="mean")
 frame[frame["shop"].str.contains("a") & (frame["sales"] > 0)]
 """
+
+
+CHINESE_FONTS = (
+    "Noto Sans CJK",
+    "Noto Sans SC",
+    "Source Han Sans",
+    "WenQuanYi",
+    "Microsoft YaHei",
+    "SimHei",
+    "SimSun",
+    "PingFang",
+    "Heiti",
+    "Sarasa",
+    "LXGW",
+    "AR PL",
+    "Droid Sans Fallback",
+    "Noto Serif CJK",
+    "Arial Unicode",
+)
+"""Beginnings of the names of fonts with Chinese glyphs, best first."""
+
+
+def chinese_fonts(names: set[str]) -> list[str]:
+    """The best one of the fonts called `names`, or nothing.
+
+    >>> chinese_fonts({"SimHei", "Noto Sans CJK JP", "Noto Sans CJK SC", "STIXGeneral"})
+    ['Noto Sans CJK SC']
+    """
+    for start in CHINESE_FONTS:
+        found = sorted((name for name in names if name.startswith(start)), key=lambda name: ("SC" not in name, name))
+        if found:
+            return found[:1]
+    return []
 
 
 def preload() -> None:
@@ -54,7 +88,11 @@ def preload() -> None:
     exec(compile(WARM_UP, "<warm-up>", "exec"), {"pd": pandas, "np": numpy})
     with suppress(ImportError):
         import matplotlib.pyplot as pyplot
+        from matplotlib import font_manager
 
+        # matplotlib takes each glyph from the first of these fonts that has it.
+        names = {font.name for font in font_manager.fontManager.ttflist}
+        pyplot.rcParams["font.family"] = ["DejaVu Sans", *chinese_fonts(names)]
         figure = pyplot.figure()
         figure.gca().set_title("warm-up")
         figure.savefig(io.BytesIO())
@@ -64,10 +102,12 @@ def preload() -> None:
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, folder: str) -> None:
+    def __init__(self, control: socket.socket, folder: str, preparation: Preparation) -> None:
         self._control = control
         self._folder = folder
+        self._preparation = preparation
         self._sessions: dict[int, str] = {}
+        self._pids: dict[str, int] = {}
         self._stopped = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write)
@@ -100,9 +140,9 @@ class Zygote:
         if message["type"] == "fork":
             self._fork(message, socket.socket(fileno=fds[0]))
         else:
-            for pid, session in self._sessions.items():
-                if session == message["session"]:
-                    self._signal(pid, signal.Signals[message["signal"]])
+            pid = self._pids.get(message["session"])
+            if pid is not None:
+                self._signal(pid, signal.Signals[message["signal"]])
 
     def _fork(self, message: dict[str, Any], channel: socket.socket) -> None:
         try:
@@ -120,7 +160,8 @@ class Zygote:
                 os.close(self._wake_write)
                 self._control.close()
                 limits = Limits(**message["limits"])
-                child.main(channel, message["folder"], message["output"], message["seed"], message["level"], limits)
+                places = (message["folder"], message["output"], message["seed"], message["uid"])
+                child.main(channel, *places, self._preparation, limits)
             except BaseException:
                 with suppress(BaseException):
                     traceback.print_exc(file=sys.__stderr__)
@@ -128,9 +169,11 @@ class Zygote:
                 os._exit(child.FAILED)
         channel.close()
         self._sessions[pid] = message["session"]
+        self._pids[message["session"]] = pid
+        self._send({"type": "forked", "session": message["session"], "pid": pid})
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
-        """SIGINT goes to the session, SIGKILL to its whole process group. `pid` is not reaped yet, so it is not reused."""
+        """A signal to the session; SIGKILL goes to its whole process group. `pid` is not reaped yet, so it is not reused."""
         with suppress(ProcessLookupError):
             os.kill(pid, number)
             if number == signal.SIGKILL:
@@ -150,6 +193,7 @@ class Zygote:
             _, status = os.waitpid(ended.si_pid, 0)
             self._kill_orphans()
             if session is not None:
+                del self._pids[session]
                 code = os.waitstatus_to_exitcode(status)
                 self._send({"type": "exit", "session": session, "code": code})
 
@@ -182,13 +226,13 @@ class Zygote:
 
 
 def main() -> None:
-    control_fd, parent, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    child.prctl(child.PR_SET_PDEATHSIG, signal.SIGTERM)
-    child.prctl(child.PR_SET_CHILD_SUBREAPER, 1)
+    control_fd, parent, folder, level = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
+    kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     if os.getppid() == parent:  # else it died before the line above
-        zygote = Zygote(control, folder)
+        zygote = Zygote(control, folder, prepare(level, folder))
         preload()
         gc.collect()
         gc.freeze()

@@ -1,0 +1,157 @@
+"""What a session gives up before it runs any code, by level."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+import signal
+import stat
+import sys
+import sysconfig
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentic.sandbox import kernel, landlock, seccomp
+from agentic.sandbox.limits import LEVELS, Limits
+
+_SYSTEM = (
+    *(
+        "/usr/lib",
+        "/usr/lib64",
+        "/usr/local/lib",
+        "/lib",
+        "/lib64",
+        "/etc/ld.so.cache",
+        "/etc/localtime",
+        "/etc/timezone",
+    ),
+    *("/usr/share/zoneinfo", "/usr/share/locale", "/usr/share/fonts", "/usr/local/share/fonts", "/etc/fonts"),
+    *("/etc/mime.types", "/proc/meminfo", "/proc/cpuinfo", "/proc/stat", "/proc/loadavg", "/proc/sys/vm"),
+    *("/sys/fs/cgroup", "/sys/devices/system/cpu"),  # DuckDB and arrow read their limits there
+)
+_OWN_FACTS = (
+    "cgroup",
+    "cmdline",
+    "comm",
+    "environ",
+    "fd",
+    "limits",
+    "maps",
+    "mountinfo",
+    "smaps_rollup",
+    "stat",
+    "statm",
+    "status",
+)
+"""Of /proc/self; not net, which names the machine's connections."""
+
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+def _interpreter() -> list[str]:
+    """Folders that hold the interpreter, its packages and this one. Of an editable checkout only the package is read."""
+    paths = sysconfig.get_paths()
+    folders = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    library = os.path.join(sys.base_prefix, "lib")  # shared libraries beside the standard library
+    return [library, *folders, str(Path(__file__).parents[1])]
+
+
+def _fonts() -> list[str]:
+    with suppress(KeyError):  # a uid without an entry has no home
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        return [os.path.join(home, ".fonts"), os.path.join(home, ".local/share/fonts")]
+    return []
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What the zygote opens once, so that confining a child costs microseconds."""
+
+    level: str
+    abi: int
+    readable: list[landlock.OpenPath]
+    devices: list[landlock.OpenPath]
+    kept: int
+    """Capabilities that sessions keep: none, or reading past file modes where the interpreter lies in a closed folder."""
+
+
+def prepare(level: str, folder: str) -> Preparation:
+    """`folder`: parent of the work folders. At L3 this process moves into an empty network and IPC namespace: OSError
+    where that is refused."""
+    if level == "L0":
+        return Preparation(level, 0, [], [], 0)
+    if level == "L3":
+        kernel.unshare(kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC)
+    interpreter = _interpreter()
+    kept = 0
+    if any(_closed_to_others(path) for path in [*interpreter, folder]):
+        kept = 1 << kernel.CAP_DAC_READ_SEARCH & kernel.capabilities()
+    settings = os.environ.get("MPLCONFIGDIR", "")
+    readable = landlock.open_paths(
+        [*interpreter, *_SYSTEM, *_fonts(), settings] if settings else [*interpreter, *_SYSTEM, *_fonts()]
+    )
+    return Preparation(level, landlock.abi(), readable, landlock.open_paths(_DEVICES), kept)
+
+
+def _closed_to_others(path: str) -> bool:
+    """Whether another user cannot get to `path`: a folder on the way without the search bit for others."""
+    place = Path(path)
+    return any(
+        not stat.S_IMODE(parent.stat().st_mode) & stat.S_IXOTH for parent in (place, *place.parents) if parent.exists()
+    )
+
+
+def confine(preparation: Preparation, folder: str, uid: int | None, limits: Limits, channel: int) -> None:
+    """In the forked child: from here on it is what the code may do. `uid` None keeps the user; `channel` stays open."""
+    os.setsid()
+    os.chdir(folder)
+    own = preparation.level != "L0" and uid is not None
+    _lower_limits(limits, own)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # /proc may be mounted read-only
+        file.write("1000")
+    if own:
+        assert uid is not None
+        kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # lost with the old uid; without it /proc/self is closed to its owner
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if preparation.level != "L0":
+        with suppress(OSError):  # kernels before 4.3
+            kernel.clear_ambient()
+        kernel.keep_capabilities(preparation.kept)
+    if LEVELS.index(preparation.level) >= 2:
+        inside = landlock.open_paths([folder])
+        own_facts = landlock.open_paths(f"/proc/self/{name}" for name in _OWN_FACTS)
+        landlock.restrict(preparation.abi, [*preparation.readable, *own_facts], inside, preparation.devices)
+    null = os.open(os.devnull, os.O_RDWR)  # last: until here a failure is reported in the zygote's log
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.closerange(3, channel)
+    os.closerange(channel + 1, 1 << 20)
+    if preparation.level != "L0":
+        seccomp.install(seccomp.assemble(seccomp.build(os.getpid())))
+
+
+def _lower_limits(limits: Limits, own_uid: bool) -> None:
+    mib = 1 << 20
+    with open("/proc/self/statm") as file:
+        size = int(file.read().split()[0]) * resource.getpagesize()
+    _lower(resource.RLIMIT_AS, size + limits.memory_mb * mib)
+    _lower(resource.RLIMIT_FSIZE, limits.file_mb * mib)
+    _lower(resource.RLIMIT_NOFILE, limits.open_files)
+    _lower(resource.RLIMIT_CPU, limits.cpu_s)
+    _lower(resource.RLIMIT_CORE, 0)
+    if own_uid:  # the kernel counts by user: for a shared one, its other programs would count too
+        _lower(resource.RLIMIT_NPROC, limits.threads)
+
+
+def _lower(limit: int, value: int) -> None:
+    hard = resource.getrlimit(limit)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(limit, (value, value))
