@@ -73,6 +73,7 @@ class Preparation:
     abi: int
     readable: list[landlock.OpenPath]
     devices: list[landlock.OpenPath]
+    filter: seccomp.Template | None
     kept: int
     """Capabilities that sessions keep: none, or reading past file modes where the interpreter lies in a closed folder."""
 
@@ -81,7 +82,7 @@ def prepare(level: str, folder: str) -> Preparation:
     """`folder`: parent of the work folders. At L3 this process moves into an empty network and IPC namespace: OSError
     where that is refused."""
     if level == "L0":
-        return Preparation(level, 0, [], [], 0)
+        return Preparation(level, 0, [], [], None, 0)
     if level == "L3":
         kernel.unshare(kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC)
     interpreter = _interpreter()
@@ -92,7 +93,7 @@ def prepare(level: str, folder: str) -> Preparation:
     readable = landlock.open_paths(
         [*interpreter, *_SYSTEM, *_fonts(), settings] if settings else [*interpreter, *_SYSTEM, *_fonts()]
     )
-    return Preparation(level, landlock.abi(), readable, landlock.open_paths(_DEVICES), kept)
+    return Preparation(level, landlock.abi(), readable, landlock.open_paths(_DEVICES), seccomp.Template(), kept)
 
 
 def _closed_to_others(path: str) -> bool:
@@ -133,8 +134,8 @@ def confine(preparation: Preparation, folder: str, uid: int | None, limits: Limi
         os.dup2(null, fd)
     os.closerange(3, channel)
     os.closerange(channel + 1, 1 << 20)
-    if preparation.level != "L0":
-        seccomp.install(seccomp.assemble(seccomp.build(os.getpid())))
+    if preparation.filter is not None:
+        seccomp.install(preparation.filter.for_process(os.getpid()))
 
 
 def _lower_limits(limits: Limits, own_uid: bool) -> None:

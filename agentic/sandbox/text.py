@@ -8,6 +8,7 @@ import re
 import struct
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 _TOTALS = struct.Struct("<QQ")  # bytes written, characters written
@@ -102,14 +103,27 @@ class Scrubber:
 
     def __init__(self, folder: str) -> None:
         """`folder`: the session's work folder, written as "."; the folder above holds those of other sessions."""
-        package_root = str(Path(__file__).resolve().parents[2])
-        paths = sysconfig.get_paths()
-        installed = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")} | {package_root}
-        if sys.prefix != sys.base_prefix:  # a virtual environment; otherwise it is /usr
-            installed.add(sys.prefix)
-        self._names = dict.fromkeys(installed, "<python>") | {folder: ".", str(Path(folder).parent): ".."}
-        longest_first = sorted(self._names, key=len, reverse=True)
-        self._pattern = re.compile("|".join(re.escape(path) + r"(?![\w.-])" for path in longest_first))
+        self._folder = folder
+        self._parent = str(Path(folder).parent)
+        self._pattern = _host_paths(self._parent)
 
     def __call__(self, text: str) -> str:
-        return self._pattern.sub(lambda match: self._names[match.group()], text)
+        return self._pattern.sub(self._name, text)
+
+    def _name(self, match: re.Match[str]) -> str:
+        path = match.group()
+        if not path.startswith(self._parent):
+            return "<python>"
+        return "." if path == self._folder else f"..{path[len(self._parent) :]}"
+
+
+@cache
+def _host_paths(parent: str) -> re.Pattern[str]:
+    """Installed code, and work folders below `parent`. The zygote compiles it once: in a session it would cost a megabyte."""
+    package_root = str(Path(__file__).resolve().parents[2])
+    paths = sysconfig.get_paths()
+    installed = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")} | {package_root}
+    if sys.prefix != sys.base_prefix:  # a virtual environment; otherwise it is /usr
+        installed.add(sys.prefix)
+    longest_first = sorted(map(re.escape, installed), key=len, reverse=True)
+    return re.compile(rf"(?:{re.escape(parent)}(?:/s\d+)?|{'|'.join(longest_first)})(?![\w.-])")

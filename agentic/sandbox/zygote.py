@@ -27,6 +27,7 @@ from agentic.sandbox import child, kernel
 from agentic.sandbox.folder import remove_tree
 from agentic.sandbox.harden import Preparation, prepare
 from agentic.sandbox.limits import Limits
+from agentic.sandbox.text import Scrubber
 
 WARM_UP = """
 import io
@@ -101,6 +102,12 @@ def preload() -> None:
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # site's versions also close sys.stdin
 
 
+def fill_gaps() -> list[bytes]:
+    """Objects in the holes that the imports left in every size of small object. Kept by the zygote, they make sessions
+    allocate on pages of their own, together, and not one by one on pages that all share: half a megabyte less each."""
+    return [bytes(size) for size in range(1, 480, 16) for _ in range(300)]
+
+
 class Zygote:
     def __init__(self, control: socket.socket, folder: str, preparation: Preparation) -> None:
         self._control = control
@@ -108,6 +115,7 @@ class Zygote:
         self._preparation = preparation
         self._sessions: dict[int, str] = {}
         self._pids: dict[str, int] = {}
+        self.filling: list[bytes] = []
         self._stopped = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write)
@@ -234,7 +242,9 @@ def main() -> None:
     if os.getppid() == parent:  # else it died before the line above
         zygote = Zygote(control, folder, prepare(level, folder))
         preload()
+        Scrubber(os.path.join(folder, "s0"))
         gc.collect()
+        zygote.filling = fill_gaps()
         gc.freeze()
         zygote.serve()
     else:

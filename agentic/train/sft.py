@@ -266,6 +266,8 @@ def _train(
     lora = None
     if adapter:
         model = PeftModel.from_pretrained(model, adapter.folder, is_trainable=True)
+        # A name that is no folder would be looked up on the hub at every checkpoint.
+        model.peft_config["default"].base_model_name_or_path = adapter.base_folder
     elif config.lora_rank:
         lora = LoraConfig(
             r=config.lora_rank,
