@@ -25,9 +25,9 @@ _CORE = ("pydantic", "tyro", "rich", "pandas", "numpy", "simpleeval", "json-repa
 _TRAIN = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf")
 _LEVELS = {
     "L0": "own process, resource limits, own work folder: stops accidents, not attacks",
-    "L1": "L0 and a system call filter",
-    "L2": "L1 and file access limited to the session's own files",
-    "L3": "L2 and no network, own user id",
+    "L1": "L0 and no network, no other programs, no capabilities; files are open to it",
+    "L2": "L1 and no files but the session's own",
+    "L3": "L2 and an own user id and an empty network namespace per session",
 }
 _SANDBOX_SECONDS = 30
 _FREE_GB = 2  # the embedded model and one training run with two checkpoints

@@ -40,6 +40,7 @@ _OWN_FACTS = (
     "limits",
     "maps",
     "mountinfo",
+    "oom_score_adj",
     "smaps_rollup",
     "stat",
     "statm",
