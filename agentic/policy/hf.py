@@ -23,6 +23,7 @@ from agentic.errors import MissingExtra, UserError
 from agentic.model import fetch
 from agentic.model.chat import Renderer
 from agentic.model.quiet import quiet_libraries
+from agentic.model.searchlm import register as register_searchlm
 from agentic.policy.base import Conversation, Reply
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ def load_model(folder: Path, adapter: Path | None = None, dtype: str = "auto") -
     import transformers
     from safetensors import SafetensorError
 
+    register_searchlm()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     number_type = sampling_dtype(dtype, device)
     # An adapter is merged in float32 and rounded once.

@@ -90,7 +90,7 @@ def _row(
         pieces.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scaling))
     end = segments[-1].end if segments else 0
     if end < query.shape[2]:
-        pieces.append(torch.zeros_like(query[:, :, end:]))
+        pieces.append(value.new_zeros(*query.shape[:2], query.shape[2] - end, value.shape[3]))
     return torch.cat(pieces, dim=2)
 
 

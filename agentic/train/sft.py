@@ -23,6 +23,7 @@ from agentic.model.card import write_card
 from agentic.model.chat import Renderer
 from agentic.model.fetch import resolve
 from agentic.model.quiet import quiet_libraries
+from agentic.model.searchlm import register as register_searchlm
 from agentic.train import runlog
 from agentic.train.adapter import Adapter, adapter_of, halve_adapter, tokenizer_folder
 from agentic.train.packing import Row, Tokens, make_batches
@@ -224,6 +225,7 @@ def _train(
     from agentic.train import attention
     from agentic.train.trainer import PackedTrainer, Progress, with_layout
 
+    register_searchlm()
     tokenizer = renderer.tokenizer
     # One end token everywhere: SFT label, tokenizer, generation. Padding may be the same id: labels decide, not ids.
     tokenizer.eos_token = tokenizer.convert_ids_to_tokens(renderer.end_ids[0])
