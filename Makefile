@@ -29,8 +29,8 @@ $(VENV)/.train: $(VENV)/.torch
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch
-	@echo 'installing agentic[train,plot,dev] (minutes the first time)'
-	@$(PIP) -e '.[train,plot,dev]'
+	@echo 'installing agentic[train,plot,sql,dev] (minutes the first time)'
+	@$(PIP) -e '.[train,plot,sql,dev]'
 	@touch $@ $(VENV)/.train
 
 test: lint  ## install into .venv if needed, lint, type-check, run the tests

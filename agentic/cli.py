@@ -16,12 +16,37 @@ from agentic.errors import MissingExtra, UserError
 STAGES: dict[str, dict[str, tuple[str, str, str]]] = {
     "start": {
         "doctor": ("DoctorConfig", "agentic.doctor:run", "versions, device, sandbox level, model cache"),
+        "sandbox doctor": (
+            "SandboxDoctorConfig",
+            "agentic.sandbox_commands:run_doctor",
+            "the isolation level of this machine, why, and how to get a higher one",
+        ),
+        "sandbox bench": (
+            "SandboxBenchConfig",
+            "agentic.sandbox_commands:run_bench",
+            "how fast and how small sandbox sessions are here",
+        ),
         "quickstart": (
             "QuickstartConfig",
             "agentic.quickstart:run",
             "the whole loop once: build, train, evaluate, ask",
         ),
         "models fetch": ("ModelsFetchConfig", "agentic.model.fetch:run", "put a base model into the cache folder"),
+        "models create": (
+            "ModelsCreateConfig",
+            "agentic.model.searchlm.commands:run_create",
+            "a SearchLM folder from a profile, a tokenizer and weights",
+        ),
+        "models export": (
+            "ModelsExportConfig",
+            "agentic.model.searchlm.commands:run_export",
+            "a SearchLM folder's weights as one .pth file",
+        ),
+        "tokenizer": (
+            "TokenizerConfig",
+            "agentic.model.searchlm.commands:run_tokenizer",
+            "train a tokenizer for SearchLM",
+        ),
     },
     "data": {
         "card": ("CardConfig", "agentic.tables.card:run", "what a model is told about your files"),
@@ -49,7 +74,12 @@ COMMANDS = {name: command for commands in STAGES.values() for name, command in c
 
 # Top-level modules of the optional parts, as pyproject.toml groups them.
 _TRAIN = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf", "safetensors", "tokenizers")
-_EXTRAS = dict.fromkeys(_TRAIN, "train") | {"sentencepiece": "train", "deepspeed": "deepspeed", "matplotlib": "plot"}
+_EXTRAS = dict.fromkeys(_TRAIN, "train") | {
+    "sentencepiece": "train",
+    "deepspeed": "deepspeed",
+    "matplotlib": "plot",
+    "duckdb": "sql",
+}
 
 _BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell reports a command whose reader went away
 _INTERRUPTED = 130  # 128 + SIGINT

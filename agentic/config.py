@@ -30,6 +30,30 @@ class DoctorConfig:
 
 
 @dataclass(frozen=True)
+class SandboxDoctorConfig:
+    """Print the isolation level this machine gives, why, and how to get a higher one. Exit code 1 below L2."""
+
+    json: bool = False
+    """Print one JSON object instead of lines."""
+
+
+@dataclass(frozen=True)
+class SandboxBenchConfig:
+    """Measure the sandbox on this machine: start, cells, a five-cell trajectory, memory (a few seconds)."""
+
+    sessions: int = 30
+    """Sessions to time one after the other, and then to hold alive at once for their memory."""
+    level: Literal["auto", "L0", "L1", "L2", "L3"] = "auto"
+    """Isolation level; auto is $AGENTIC_ISOLATION or the highest of this machine."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        if self.sessions < 1:
+            raise UserError(f"--sessions {self.sessions}: at least one session is needed")
+
+
+@dataclass(frozen=True)
 class ModelsFetchConfig:
     """Put a base model into the cache folder as an ordinary transformers folder."""
 
@@ -39,6 +63,51 @@ class ModelsFetchConfig:
     """Cache folder; default $AGENTIC_CACHE or ~/.cache/agentic."""
     force: bool = False
     """Convert again even when the cached copy is whole."""
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """Train a byte-level BPE tokenizer with ChatML tokens and tool tags, as SearchLM uses."""
+
+    files: Positional[tuple[Path, ...]]
+    """JSONL files (every string in them) or UTF-8 text files."""
+    output_dir: Path
+    """Folder to write; it loads with AutoTokenizer."""
+    vocab_size: int = 6400
+    """Entries, control tokens and tags included."""
+
+    def __post_init__(self) -> None:
+        _check_files(self.files)
+
+
+@dataclass(frozen=True)
+class ModelsCreateConfig:
+    """Make a SearchLM folder that transformers and every command here load."""
+
+    tokenizer: Path
+    """Folder of its tokenizer (yours, or one made by `agentic tokenizer`)."""
+    output_dir: Path
+    """Folder to write."""
+    profile: Literal["SearchLM-100M", "SearchLM-300M", "SearchLM-500M", "tiny"] = "SearchLM-300M"
+    """Size of the model."""
+    weights: Path | None = None
+    """Weight file (out/pretrain_searchlm_1024_mla.pth); without it the weights are random."""
+    attention: Literal["mla", "gqa", "mha", "mqa"] | None = None
+    """Another kind of attention than the profile's."""
+    seed: int = 0
+    """Seed of random weights."""
+
+
+@dataclass(frozen=True)
+class ModelsExportConfig:
+    """Write a SearchLM folder's weights as the float16 file {save_dir}/{save_weight}_{hidden}{_mla}.pth."""
+
+    model: Positional[Path]
+    """SearchLM folder."""
+    save_dir: Path = Path("out")
+    """Folder of weight files."""
+    save_weight: str = "agent_sft"
+    """Name without size and suffix."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +271,14 @@ class EvalConfig:
     """Model name sent to the endpoint."""
     tool_mode: Literal["text", "native"] = "text"
     """Endpoint only: tools in the system text, or as the API's own `tools`."""
+    weight: str | None = None
+    """SearchLM weights by name, as trainers save them: agent_grpo is {save_dir}/agent_grpo_1024_mla.pth."""
+    save_dir: Path = Path("out")
+    """Folder of --weight."""
+    model_profile: Literal["SearchLM-100M", "SearchLM-300M", "SearchLM-500M", "tiny"] = "SearchLM-300M"
+    """Size of the model that --weight belongs to."""
+    tokenizer: Path = Path("model")
+    """Tokenizer folder of --weight."""
     pred: Path | None = None
     """Prediction file: JSONL of trajectories, or of {id, answer}."""
     replay: Literal["oracle", "empty"] | None = None
@@ -210,6 +287,12 @@ class EvalConfig:
     """How the agent writes its actions: tool calls, or fenced cells in <code> with the end in <answer>."""
     output_dir: Path = Path("runs/eval")
     """Run folder: trajectories.jsonl, metrics.json, bad_cases.jsonl, run.json. Finished tasks are not run again."""
+    output: Path | None = None
+    """Also write the trajectories to this JSONL file; --pred reads it."""
+    json_output: Path | None = None
+    """Also write the metrics to this file."""
+    bad_cases_output: Path | None = None
+    """Also write the bad cases to this file."""
     card: str | None = None
     """Add the success rate, under this name, to the model card of the evaluated folder (--model)."""
     limit: int | None = None

@@ -6,7 +6,6 @@ documents and the sandbox session (opened at the first Python cell, closed with 
 
 from __future__ import annotations
 
-import difflib
 import keyword
 import time
 from dataclasses import dataclass
@@ -27,13 +26,18 @@ from agentic.records import (
 from agentic.reward.trajectory import score_trajectory
 from agentic.sandbox import Sandbox, Session
 from agentic.tables.card import DEFAULT_CHARS, card, load_tables
+from agentic.tables.names import close_columns
 from agentic.tables.read import Table
+from agentic.tools import sql
 from agentic.tools.base import TOOLS, ToolSpec
 from agentic.tools.calculator import CalculatorError, calculate
 from agentic.tools.dialect import system_text
 from agentic.tools.retriever import Retriever
 
 OBSERVATION_CHARS = 1200
+ELSEWHERE = "only the work folder can be read and written; network and other programs are disabled"
+QUERY_SHARE = 0.9
+"""Part of a cell's time after which a query stops by itself, with a message of its own."""
 MAX_DOCUMENTS = 10
 """Documents that one retriever call returns at most."""
 
@@ -49,13 +53,18 @@ def task_tools(task: Task) -> list[ToolSpec]:
 def prompt_messages(
     task: Task, base_dir: Path, card_chars: int = DEFAULT_CHARS, dialect: Dialect = "tool_call"
 ) -> list[Message]:
-    """System and user message of a task; table paths are relative to `base_dir`. The tool block is added by the renderer.
+    """System and user message of a task; paths of tables and databases are relative to `base_dir`. The tool block is added by
+    the renderer.
 
-    The card comes before the question, so that questions over one set of tables share a token prefix.
+    The card comes before the question, so that questions over one set of tables share a token prefix. Databases share its
+    budget with the tables.
     """
     tables = load_tables(task.tables, base_dir)
     described = {ref.name: ref.description for ref in task.tables}
-    shown = card({name: table.frame for name, table in tables.items()}, described, card_chars)
+    databases = sql.databases_text(task, base_dir, card_chars // 2 if tables else card_chars)
+    left = card_chars - len(databases)
+    shown = card({name: table.frame for name, table in tables.items()}, described, left)
+    shown = "\n".join(part for part in (shown, databases) if part)
     user = f"{shown}\nQuestion: {task.question}"
     return [Message(role="system", content=system_text(dialect)), Message(role="user", content=user)]
 
@@ -86,12 +95,13 @@ class Environment:
         self.task: Task | None = None
         self._session: Session | None = None
         self._tables: dict[str, Table] = {}
+        self._databases: sql.DatabaseFiles | None = None
         self._base_dir = Path()
 
     async def reset(self, task: Task, base_dir: Path, dialect: Dialect = "tool_call") -> list[Message]:
-        """Start an episode; returns the prompt messages. Table paths of the task are relative to `base_dir`.
+        """Start an episode; returns the prompt messages. Paths of the task are relative to `base_dir`.
 
-        Raises UserError for a table that cannot be read or whose name no code could use.
+        Raises UserError for a table or database that cannot be read or whose name no code could use.
         """
         await self.close()
         for ref in task.tables:
@@ -99,6 +109,7 @@ class Environment:
                 raise UserError(f"task {task.id}: table name {ref.name!r} is no Python name; use letters, digits and _")
         self.task, self._base_dir = task, base_dir
         self._tables = load_tables(task.tables, base_dir)
+        self._databases = sql.DatabaseFiles(task, base_dir, self.sandbox.limits.folder_mb)
         self._retriever = Retriever(task.documents)
         return prompt_messages(task, base_dir, dialect=dialect)
 
@@ -114,6 +125,8 @@ class Environment:
             observation = Observation(status=ObservationStatus.INVALID_ACTION, text=problem)
         elif action.name == "python_executor":
             observation = await self._python(str(action.arguments["code"]))
+        elif action.name == "sql_executor":
+            observation = await self._sql(str(action.arguments["query"]), str(action.arguments.get("database") or ""))
         elif action.name == "retriever":
             observation = self._retrieve(action)
         else:
@@ -132,6 +145,9 @@ class Environment:
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()
+        if self._databases is not None:
+            self._databases.close()
+            self._databases = None
 
     def _problem(self, action: Action) -> str | None:
         """Why an action cannot be run at all, or None."""
@@ -166,16 +182,27 @@ class Environment:
             shown = f"{value:.6g}"
         return Observation(status=ObservationStatus.OK, text=shown, data={"value": value})
 
-    async def _python(self, code: str) -> Observation:
+    async def _run(self, code: str) -> ExecResult:
         if self._session is None:
             self._session = await self.sandbox.session(*self._files())
-        result = await self._session.run(code, self.limits.cell_timeout_s)
+        return await self._session.run(code, self.limits.cell_timeout_s)
+
+    async def _sql(self, query: str, database: str) -> Observation:
+        assert self.task is not None
+        if not sql.can_query(self.task):
+            return Observation(status=ObservationStatus.ERROR, text=sql.NOTHING)
+        result = sql.without_line(await self._run(sql.cell(query, database)))
+        data = result.model_dump(exclude_none=True)
+        return Observation(status=sql.status(result), text=self._told(result), data=data)
+
+    async def _python(self, code: str) -> Observation:
+        result = await self._run(code)
         return Observation(
             status=ObservationStatus(result.status), text=self._told(result), data=result.model_dump(exclude_none=True)
         )
 
     def _files(self) -> tuple[dict[str, Path], str]:
-        """Files for the work folder, and the cell that reads them into the names of the card.
+        """Files for the work folder, and the cell that reads them into the names of the card and opens the databases.
 
         Names are passed as Python literals made by repr, so no path can break or extend the code.
         """
@@ -188,6 +215,12 @@ class Environment:
             files[name] = source
             lines.append(f"{ref.name} = _read({name!r}).frame")
         lines.append("del _read")
+        assert self._databases is not None
+        names: dict[str, str] = {}
+        for name, path in self._databases.paths.items():
+            names[name] = path.name if path.name not in files else f"{name}_{path.name}"
+            files[names[name]] = path
+        lines += sql.prelude(self.task, names, self.limits.cell_timeout_s * QUERY_SHARE)
         return files, "\n".join(lines)
 
     def _told(self, result: ExecResult) -> str:
@@ -212,8 +245,10 @@ class Environment:
         return cut("\n".join(parts), self.limits.observation_chars, result.dropped_chars)
 
     def _hint(self, result: ExecResult) -> str:
-        """A remedy for the errors that small models make most: a name that is nearly right."""
+        """A remedy for the errors that small models make most: a name that is nearly right, a place that is closed."""
         assert result.error is not None
+        if result.status == "blocked":
+            return "" if "in the sandbox" in result.error.message else ELSEWHERE
         columns = [str(column) for table in self._tables.values() for column in table.frame.columns]
         if result.error.type == "KeyError":
             # A grouped frame says it in other words than a plain one.
@@ -232,18 +267,3 @@ class Environment:
         if result.error.type == "NameError":
             return f"the tables are: {', '.join(self._tables)}"
         return ""
-
-
-def close_columns(wanted: str, columns: list[str]) -> list[str]:
-    """Column names that `wanted` may have meant, nearest first: compared without case, spaces and punctuation."""
-
-    def bare(text: str) -> str:
-        return "".join(character for character in text.lower() if character.isalnum())
-
-    spelled: dict[str, str] = {}
-    for column in columns:
-        spelled.setdefault(bare(column), column)
-    if bare(wanted) in spelled:
-        return [spelled[bare(wanted)]]
-    near = difflib.get_close_matches(bare(wanted), list(spelled), n=3, cutoff=0.6)
-    return [spelled[key] for key in near]

@@ -19,16 +19,11 @@ from typing import Any
 from agentic import run_folder
 from agentic.config import DoctorConfig
 from agentic.model import fetch
+from agentic.sandbox.limits import MEANING
 
 DISTRIBUTION = "agentic-data-analysis"
 _CORE = ("pydantic", "tyro", "rich", "pandas", "numpy", "simpleeval", "json-repair", "openai")
 _TRAIN = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "gguf")
-_LEVELS = {
-    "L0": "own process, resource limits, own work folder: stops accidents, not attacks",
-    "L1": "L0 and no network, no other programs, no capabilities; files are open to it",
-    "L2": "L1 and no files but the session's own",
-    "L3": "L2 and an own user id and an empty network namespace per session",
-}
 _SANDBOX_SECONDS = 30
 _FREE_GB = 2  # the embedded model and one training run with two checkpoints
 
@@ -138,7 +133,7 @@ async def _sandbox(problems: list[Problem]) -> dict[str, Any]:
         said = result.error.message if result.error else result.value
         problems.append(Problem(f"a cell in the sandbox ended as {result.status} ({said})", remedy, required=True))
     seconds = round(time.perf_counter() - started, 2)
-    return {"works": works, "level": level, "why": _LEVELS.get(level, ""), "seconds": seconds, "cell_ms": cell_ms}
+    return {"works": works, "level": level, "why": MEANING[level], "seconds": seconds, "cell_ms": cell_ms}
 
 
 async def _one_cell() -> tuple[str, Any, float]:

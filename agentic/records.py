@@ -34,6 +34,15 @@ class TableRef(Record):
     description: str = ""
 
 
+class DatabaseRef(Record):
+    """A sqlite database the agent may query."""
+
+    name: str
+    """Identifier by which `sql_executor` and the helper `sql` know it; not "tables", which means the task's tables."""
+    path: str
+    """File, relative to the JSONL file that holds the task (or absolute)."""
+
+
 class Document(Record):
     id: str
     title: str
@@ -86,6 +95,7 @@ class Task(Record):
     question: str
     language: Literal["en", "zh"] = "en"
     tables: list[TableRef] = Field(default_factory=list)
+    databases: list[DatabaseRef] = Field(default_factory=list)
     documents: list[Document] = Field(default_factory=list)
     tools: list[str] = Field(default_factory=lambda: ["python_executor"])
     """Names of the tools offered, in the order in which they are shown."""

@@ -75,8 +75,8 @@ def test_help_of_one_command_shows_field_docstrings_and_documented_spelling() ->
     ("given", "said"),
     [
         (["evl"], "did you mean: eval?"),
-        (["models"], "did you mean: models fetch?"),
-        (["model", "fetch"], "did you mean: models fetch?"),
+        (["models"], "did you mean: models fetch, models create, models export?"),
+        (["model", "fetch"], "did you mean: models fetch"),
         (["data", "chek"], "did you mean: data check?"),
         (["zzz"], "agentic --help"),
         (["--hlep"], "agentic --help"),

@@ -212,7 +212,7 @@ def test_interrupted_it_keeps_what_is_finished_and_says_how_to_go_on(five: Path,
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--replay=oracle", "--model=smollm2"], "choose one of --model, --endpoint, --pred and --replay"),
+        (["--replay=oracle", "--model=smollm2"], "choose one of --model, --endpoint, --weight, --pred and --replay"),
         (["--replay=oracle", "--limit=0"], "--limit must be at least 1"),
         (["--replay=oracle", "--samples=0"], "--samples must be at least 1"),
         (["--replay=oracle", "--batch_size=0"], "--batch_size must be at least 1"),

@@ -36,6 +36,7 @@ LAYERS = [
     "train",
     "serve",
     "quickstart",
+    "sandbox_commands",
     "doctor",
     "cli",
 ]

@@ -14,8 +14,10 @@ pytest.importorskip("transformers")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny import conversation, write_rows
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from agentic.cli import main
 from agentic.errors import UserError
 from agentic.model.chat import Renderer
 from agentic.model.searchlm import register
@@ -369,3 +371,36 @@ def test_texts_of_files(tmp_path: Path) -> None:
     assert list(texts_of([tmp_path / "a.jsonl", tmp_path / "b.txt"])) == ["one", "two\n", "three\n"]
     with pytest.raises(UserError, match=r"c\.txt: No such file"):
         list(texts_of([tmp_path / "c.txt"]))
+
+
+# ----------------------------------------------------------------------------------------------- commands
+
+
+def test_from_texts_to_a_trained_weight_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """tokenizer -> create -> sft -> export -> create with those weights: the model that was trained comes back."""
+    data = write_rows(tmp_path / "sft.jsonl", [conversation(f"Question {i}?") for i in range(6)])
+    tokens, model, run = tmp_path / "tokens", tmp_path / "model", tmp_path / "run"
+    assert main(["tokenizer", str(data), "--output_dir", str(tokens), "--vocab_size", "320"]) == 0
+    create = ["models", "create", "--tokenizer", str(tokens), "--profile", "tiny", "--output_dir"]
+    assert main([*create, str(model)]) == 0
+    train = ["sft", "--data_path", str(data), "--output_dir", str(run), "--model_name_or_path", str(model)]
+    assert main([*train, "--lora_rank", "0", "--max_steps", "2", "--dtype", "float32", "--learning_rate", "1e-3"]) == 0
+    assert main(["models", "export", str(run / "final"), "--save_dir", str(tmp_path / "out")]) == 0
+    weights = tmp_path / "out" / "agent_sft_64_mla.pth"
+    assert main([*create, str(tmp_path / "again"), "--weights", str(weights)]) == 0
+    trained, again, before = (
+        AutoModelForCausalLM.from_pretrained(f) for f in (run / "final", tmp_path / "again", model)
+    )
+    for name, tensor in trained.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], tensor, rtol=1e-3, atol=1e-3)
+    assert not torch.equal(before.model.norm.weight, trained.model.norm.weight)
+    capsys.readouterr()
+    for wrong, said in (
+        ([*create, str(model)], "exists and is not empty"),
+        ([*create, str(tmp_path / "x"), "--weights", str(tmp_path / "no.pth")], "no such weight file"),
+        ([*create, str(tmp_path / "x"), "--weights", str(weights), "--attention", "gqa"], "does not fit this model"),
+        (["models", "export", str(run / "final"), "--save_dir", str(weights)], "cannot be written"),
+        (["tokenizer", str(tmp_path / "no.txt"), "--output_dir", str(tmp_path / "x")], "No such file"),
+    ):
+        assert main(wrong) == 2 and said in capsys.readouterr().err
+        assert not (tmp_path / "x").exists()

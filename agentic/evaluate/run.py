@@ -26,7 +26,7 @@ from agentic.policy.load import load_policy
 from agentic.policy.replay import ReplayPolicy
 from agentic.records import StopReason, Task, Trajectory
 from agentic.rollout import RolloutLimits, run_episodes
-from agentic.run_folder import only_writer, open_run
+from agentic.run_folder import only_writer, open_run, write_json
 from agentic.sandbox import Sandbox
 from agentic.tools.dialect import in_react
 
@@ -44,9 +44,9 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def _check_options(config: EvalConfig) -> None:
-    chosen = [name for name in ("model", "endpoint", "pred", "replay") if getattr(config, name) is not None]
+    chosen = [name for name in ("model", "endpoint", "weight", "pred", "replay") if getattr(config, name) is not None]
     if len(chosen) > 1:
-        raise UserError(f"choose one of --model, --endpoint, --pred and --replay, not {' and '.join(chosen)}")
+        raise UserError(f"choose one of --model, --endpoint, --weight, --pred and --replay, not {' and '.join(chosen)}")
     for name in ("limit", "samples", "max_new_tokens", "batch_size"):
         value = getattr(config, name)
         if value is not None and value < 1:
@@ -73,8 +73,13 @@ def _policy(config: EvalConfig, tasks: list[Task]) -> Policy:
         return ReplayPolicy.oracle(tasks)
     if config.replay == "empty":
         return ReplayPolicy.empty()
+    model = config.model
+    if config.weight is not None:
+        from agentic.model.searchlm.commands import folder_of_weight
+
+        model = str(folder_of_weight(config.weight, config.save_dir, config.model_profile, config.tokenizer))
     return load_policy(
-        model=config.model,
+        model=model,
         endpoint=config.endpoint,
         endpoint_model=config.endpoint_model,
         tool_mode=config.tool_mode,
@@ -108,9 +113,20 @@ async def _run(config: EvalConfig, tasks: list[Task], path: Path) -> list[Trajec
     left = [key for key in wanted if key not in done]
     if len(left) < len(wanted):
         print(f"{len(wanted) - len(left)} of {len(wanted)} trajectories are already there, {len(left)} to go")
-    if not left:
-        return [done[key] for key in wanted]
-    policy = _policy(config, tasks)
+    if done:
+        policy = _policy(config, tasks)
+        stale = next((t for t in done.values() if t.policy_version != policy.version), None)
+        if stale is not None or not left:
+            await policy.close()
+        if stale is not None:
+            raise UserError(
+                f"{path}: holds trajectories of other weights under this name (task {stale.task_id}); "
+                "name another --output_dir, or remove this one"
+            )
+        if not left:
+            return [done[key] for key in wanted]
+    else:
+        policy = _policy(config, tasks)
     limits = RolloutLimits(
         max_new_tokens=config.max_new_tokens,
         deadline_s=config.deadline_s,
@@ -165,7 +181,7 @@ def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]
     tasks = known[: config.limit]
     # Trajectories of other questions under the same ids must not pass for finished.
     facts = {"data_sha256": hashlib.sha256(config.data.read_bytes()).hexdigest()}
-    may_change = {"card", "limit", "batch_size", "deadline_s"}
+    may_change = {"card", "limit", "batch_size", "deadline_s", "output", "json_output", "bad_cases_output"}
     path = config.output_dir / "trajectories.jsonl"
     if config.pred is not None:
         # All ids of the file are known ones, also those beyond --limit.
@@ -181,13 +197,22 @@ def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]
         with only_writer(folder.path):
             trajectories = asyncio.run(_run(config, tasks, path))
     summary = summarise(tasks, trajectories, seed=config.seed)
+    bad = bad_cases(tasks, trajectories)
     folder.write_json("metrics.json", summary.to_json())
-    jsonl.write(folder.path / "bad_cases.jsonl", bad_cases(tasks, trajectories))
+    jsonl.write(folder.path / "bad_cases.jsonl", bad)
+    if config.json_output is not None:
+        config.json_output.parent.mkdir(parents=True, exist_ok=True)
+        write_json(config.json_output, summary.to_json())
+    if config.bad_cases_output is not None:
+        jsonl.write(config.bad_cases_output, bad)
+    if config.output is not None:
+        jsonl.write(config.output, trajectories)
     return summary, tasks, trajectories
 
 
 def label(config: EvalConfig) -> str:
-    for value in (config.model, config.endpoint_model if config.endpoint else None, config.replay, config.pred):
+    served = config.endpoint_model if config.endpoint else None
+    for value in (config.model, served, config.weight, config.replay, config.pred):
         if value is not None:
             return Path(str(value)).name
     return "default"

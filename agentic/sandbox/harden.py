@@ -48,6 +48,9 @@ _OWN_FACTS = (
 )
 """Of /proc/self; not net, which names the machine's connections."""
 
+SHARED_USER_TASKS = 8192
+"""Threads and processes of the whole user, past which a session without its own user id gets no new thread."""
+
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -148,8 +151,8 @@ def _lower_limits(limits: Limits, own_uid: bool) -> None:
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     _lower(resource.RLIMIT_CPU, limits.cpu_s)
     _lower(resource.RLIMIT_CORE, 0)
-    if own_uid:  # the kernel counts by user: for a shared one, its other programs would count too
-        _lower(resource.RLIMIT_NPROC, limits.threads)
+    # The kernel counts by user. A shared one has other programs, so the limit only keeps a thread bomb from taking all.
+    _lower(resource.RLIMIT_NPROC, limits.threads if own_uid else SHARED_USER_TASKS)
 
 
 def _lower(limit: int, value: int) -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LEVELS = ("L0", "L1", "L2", "L3")
-"""L0: own process, rlimits, no_new_privs, own work folder; stops accidents, not attacks. L1: + system call filter, no
-capabilities, own uid when root. L2: + Landlock. L3: + empty network and IPC namespace, own uid."""
+MEANING = {
+    "L0": "own process, resource limits, own work folder: stops accidents, not attacks",
+    "L1": "L0 and no network, no other programs, no capabilities; files are open to it",
+    "L2": "L1 and no files but the session's own",
+    "L3": "L2 and an own user id and an empty network namespace per session",
+}
+"""What each isolation level gives, in words; docs/sandbox.md says what each is made of."""
+
+LEVELS = tuple(MEANING)
 
 
 @dataclass(frozen=True)

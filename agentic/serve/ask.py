@@ -17,7 +17,7 @@ from agentic.policy.load import load_policy
 from agentic.records import StopReason, Task, Trajectory
 from agentic.rollout import RolloutLimits, run_episode
 from agentic.sandbox import Sandbox
-from agentic.tables.card import load_tables, table_refs
+from agentic.tables.card import load_tables, split_databases, table_refs
 from agentic.tools.base import TOOLS
 
 _CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
@@ -57,11 +57,26 @@ def ask_task(config: AskConfig) -> tuple[Task, list[str]]:
         raise UserError(f'no file given; try: agentic ask "{question}" sales.csv')
     if config.max_turns < 1:
         raise UserError(f"--max_turns must be at least 1, found {config.max_turns}")
+    files, databases = split_databases(files)
     refs = table_refs(files)
     tables = load_tables(refs, Path())
     notes = [f"{ref.description}: {note}" for ref in refs for note in tables[ref.name].notes]
     language = question_language(question)
-    return Task(id="ask", question=question, language=language, tables=refs, max_turns=config.max_turns), notes
+    tools = ["python_executor"]
+    if databases:
+        tools.insert(1 if refs else 0, "sql_executor")
+    if databases and config.endpoint is None and config.model is None:
+        notes.append("the shipped model was not trained on SQL; a larger model (--endpoint, --model) answers better")
+    task = Task(
+        id="ask",
+        question=question,
+        language=language,
+        tables=refs,
+        databases=databases,
+        tools=tools,
+        max_turns=config.max_turns,
+    )
+    return task, notes
 
 
 async def _episode(task: Task, config: AskConfig) -> Trajectory:
@@ -118,8 +133,9 @@ def run(config: AskConfig) -> int:
         raise UserError(str(trajectory.error))
     if config.json:
         tables = [ref.path for ref in task.tables]
+        databases = [ref.path for ref in task.databases]
         row = trajectory.model_dump(mode="json", exclude_none=True)
-        print(jsonl.dumps({"question": task.question, "tables": tables, "notes": notes, **row}))
+        print(jsonl.dumps({"question": task.question, "tables": tables, "databases": databases, "notes": notes, **row}))
         return 0 if trajectory.answer is not None else 1
     show_turns(trajectory)
     if trajectory.answer is None:

@@ -11,7 +11,7 @@ import keyword
 import os
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,7 +19,8 @@ import pandas as pd
 
 from agentic.config import CardConfig
 from agentic.errors import UserError
-from agentic.records import TableRef
+from agentic.records import DatabaseRef, TableRef
+from agentic.tables.database import describe, is_sqlite
 from agentic.tables.read import Table, read_table
 
 CHARS_PER_TOKEN = 3.5
@@ -148,21 +149,41 @@ _RESERVED = {*keyword.kwlist, *dir(builtins), "pd", "np"}
 
 def table_refs(files: list[Path] | tuple[Path, ...]) -> list[TableRef]:
     """Names for a user's files: `df` for a single one, otherwise identifiers made from the file names."""
-    refs: list[TableRef] = []
-    taken: set[str] = set()
-    for file in files:
-        path = str(file.resolve())
-        try:
-            path.encode("utf-8")
-        except UnicodeEncodeError:
-            raise UserError(f"{path!r}: the file's name is not valid Unicode; rename it") from None
-        name = "df" if len(files) == 1 else _identifier(file.name.split(".")[0])
-        stem, number = name, 2
+    paths = [_path(file) for file in files]
+    names = ["df"] if len(files) == 1 else _distinct([_identifier(file.name.split(".")[0]) for file in files])
+    return [
+        TableRef(name=name, path=path, description=file.name)
+        for name, path, file in zip(names, paths, files, strict=True)
+    ]
+
+
+def split_databases(files: Sequence[Path]) -> tuple[list[Path], list[DatabaseRef]]:
+    """The files that are tables, and references to those that are SQLite databases by their content."""
+    databases = [file for file in files if is_sqlite(file)]
+    stems = [_identifier(file.name.split(".")[0]) for file in databases]
+    names = _distinct([f"t_{stem}" if stem == "tables" else stem for stem in stems])  # "tables" means the csv files
+    refs = [DatabaseRef(name=name, path=_path(file)) for name, file in zip(names, databases, strict=True)]
+    return [file for file in files if file not in databases], refs
+
+
+def _path(file: Path) -> str:
+    path = str(file.resolve())
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(f"{path!r}: the file's name is not valid Unicode; rename it") from None
+    return path
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Later ones that are taken get a number."""
+    taken: list[str] = []
+    for stem in names:
+        name, number = stem, 2
         while name in taken:
             name, number = f"{stem}_{number}", number + 1
-        taken.add(name)
-        refs.append(TableRef(name=name, path=path, description=file.name))
-    return refs
+        taken.append(name)
+    return taken
 
 
 def _identifier(stem: str) -> str:
@@ -174,15 +195,18 @@ def _identifier(stem: str) -> str:
 
 
 def run(config: CardConfig) -> int:
-    refs = table_refs(config.files)
+    files, databases = split_databases(config.files)
+    refs = table_refs(files)
     tables = load_tables(refs, Path())
-    print(
-        card(
-            {ref.name: tables[ref.name].frame for ref in refs},
-            {ref.name: ref.description for ref in refs},
-            int(config.max_tokens * CHARS_PER_TOKEN),
+    left = int(config.max_tokens * CHARS_PER_TOKEN)
+    for position, database in enumerate(databases):
+        described = describe(database.name, Path(database.path), left // (len(databases) - position + bool(refs)))
+        left -= len(described)
+        print(described)
+    if refs:
+        print(
+            card({ref.name: tables[ref.name].frame for ref in refs}, {ref.name: ref.description for ref in refs}, left)
         )
-    )
     for ref in refs:
         for note in tables[ref.name].notes:
             print(f"note ({ref.description}): {note}")

@@ -71,5 +71,12 @@ def calculator(expression: str) -> str:
     raise NotImplementedError
 
 
+def sql_executor(query: str, database: str = "") -> str:
+    """run one read-only SQL query (SELECT); text in 'single' quotes, odd names in "double" quotes
+    database: name of the database, or "tables" for the tables; may be left out when there is only one
+    """
+    raise NotImplementedError
+
+
 # The functions above are signatures only; the environment runs the tools (it owns the session and the documents).
-TOOLS: dict[str, ToolSpec] = {f.__name__: tool_spec(f) for f in (python_executor, retriever, calculator)}
+TOOLS: dict[str, ToolSpec] = {f.__name__: tool_spec(f) for f in (python_executor, retriever, calculator, sql_executor)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -26,9 +27,14 @@ def save_weights(model: SearchLMForCausalLM, path: Path) -> None:
     weights = {name: tensor.detach().to("cpu", torch.float16) for name, tensor in model.state_dict().items()}
     if not torch.isfinite(torch.stack([tensor.abs().max() for tensor in weights.values()])).all():
         raise UserError(f"{path}: not written, the weights do not fit float16 (they hold inf or nan); look at the loss")
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(weights, temporary)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(weights, temporary)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        with suppress(OSError):
+            temporary.unlink()
+        raise UserError(f"{path}: cannot be written ({str(error).splitlines()[0]}); name another folder") from None
     os.replace(temporary, path)
 
 

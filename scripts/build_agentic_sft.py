@@ -1,0 +1,11 @@
+"""Turn tasks into an SFT set: `agentic dataset` under its documented name, from a checkout (installed or not)."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from agentic.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["dataset", *sys.argv[1:]]))

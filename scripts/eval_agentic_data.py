@@ -1,0 +1,11 @@
+"""Evaluate weights, a model or predictions: `agentic eval` under its documented name, from a checkout (installed or not)."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from agentic.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["eval", *sys.argv[1:]]))
