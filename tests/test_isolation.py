@@ -186,8 +186,14 @@ FILTER_CASES = [
     ("ioctl", (1, 0x5412), "ENOTTY"),
     ("fcntl", (1, 8), "EPERM"),
     ("fcntl", (1, 3), "allow"),
-    ("socketpair", (1,), "allow"),
-    ("socketpair", (2,), "EPERM"),
+    ("socketpair", (1, 1), "allow"),
+    ("socketpair", (1, 0x80801), "allow"),  # with SOCK_NONBLOCK and SOCK_CLOEXEC
+    ("socketpair", (1, 2), "EPERM"),
+    ("socketpair", (1, 5), "EPERM"),
+    ("socketpair", (2, 1), "EPERM"),
+    ("fallocate", (3, 0), "allow"),
+    ("fallocate", (3, 1), "ENOTSUP"),
+    ("clone", (0x50B00,), "EPERM"),  # a thread with descriptors of its own
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -36,26 +37,44 @@ def remove_tree(path: str) -> None:
 
 
 def measure(path: str, pid: int | None, most_files: int) -> tuple[int, int]:
-    """(bytes on disk, number of entries) below `path`, files included that process `pid` holds open after deleting them.
+    """(bytes on disk, number of entries) below `path`, files included that process `pid` holds open or mapped after deleting
+    them.
 
-    Blocking. It stops counting past `most_files` entries, follows no link, and reads a tree that is being written to.
+    Blocking. It stops counting past `most_files` entries, follows no link, and reads a tree that is being written to. Folders
+    nested too deep to be named count as too many entries.
     """
     size = count = 0
     folders = [path]
     while folders and count <= most_files:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                count += 1
-                if count > most_files:
-                    break
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                size += entry.stat(follow_symlinks=False).st_blocks * 512
-    if pid is not None:
-        with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
-            for descriptor in descriptors:
-                with suppress(OSError):
-                    about = descriptor.stat()
-                    if about.st_nlink == 0 and stat.S_ISREG(about.st_mode):
-                        size += about.st_blocks * 512
-    return size, count
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if count > most_files:
+                        break
+                    with suppress(FileNotFoundError):
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(entry.path)
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                count = most_files + 1
+    return size + (_held(pid, path) if pid is not None else 0), count
+
+
+def _held(pid: int, path: str) -> int:
+    """Bytes of deleted files that a process still has open, or had and keeps mapped."""
+    sizes: dict[int, int] = {}
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+        for descriptor in descriptors:
+            with suppress(OSError):
+                about = descriptor.stat()
+                if about.st_nlink == 0 and stat.S_ISREG(about.st_mode):
+                    sizes[about.st_ino] = about.st_blocks * 512
+    with suppress(OSError), open(f"/proc/{pid}/maps", "rb") as maps:
+        for line in maps:
+            if line.endswith(b" (deleted)\n") and path.encode() in line:
+                place, _, offset, _, inode, *_ = line.split()
+                start, end = (int(number, 16) for number in place.split(b"-"))
+                sizes[int(inode)] = max(sizes.get(int(inode), 0), int(offset, 16) + end - start)
+    return sum(sizes.values())

@@ -29,7 +29,10 @@ _SYSTEM = (
     ),
     *("/usr/share/zoneinfo", "/usr/share/locale", "/usr/share/fonts", "/usr/local/share/fonts", "/etc/fonts"),
     *("/etc/mime.types", "/proc/meminfo", "/proc/cpuinfo", "/proc/stat", "/proc/loadavg", "/proc/sys/vm"),
-    *("/sys/fs/cgroup", "/sys/devices/system/cpu"),  # DuckDB and arrow read their limits there
+    "/sys/devices/system/cpu",
+    # DuckDB and arrow read their limits there; the folders also name the machine's processes.
+    *(f"/sys/fs/cgroup/{name}" for name in ("memory.max", "memory.high", "memory.swap.max", "cpu.max")),
+    *("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
 )
 _OWN_FACTS = (
     "cgroup",

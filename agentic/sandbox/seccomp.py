@@ -18,8 +18,11 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _NUMBER, _ARCH = 0, 4  # offsets in struct seccomp_data; argument n is at 16 + 8n, low word first on both machines
 _MODE_FILTER = 2
 
-_CLONE_THREAD, _CLONE_NAMESPACES = 0x00010000, 0x7E020080
-_AF_UNIX = 1
+_CLONE_NAMESPACES = 0x7E020080
+_CLONE_PTHREAD = 0x00050F00
+"""VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: a thread that shares everything, as pthread_create makes it. One with descriptors
+of its own would hide deleted files from the folder's quota."""
+_AF_UNIX, _STREAM, _SOCKET_TYPE = 1, 1, 0xF
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x802C542A)
 """TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, TCGETS2."""
 _SIGNALLING_FCNTLS = (8, 10, 15, 1026)
@@ -62,8 +65,8 @@ def _filtered(pid: int) -> dict[str, list[Instruction]]:
         # A thread, and no new namespace. A process would leave the reach of limits and of the kill.
         "clone": [
             _argument(0),
-            (_AND, 0, 0, _CLONE_THREAD | _CLONE_NAMESPACES),
-            (_EQUAL, 0, 1, _CLONE_THREAD),
+            (_AND, 0, 0, _CLONE_PTHREAD | _CLONE_NAMESPACES),
+            (_EQUAL, 0, 1, _CLONE_PTHREAD),
             _YES,
             _NO,
         ],
@@ -77,7 +80,18 @@ def _filtered(pid: int) -> dict[str, list[Instruction]]:
         "prctl": _one_of(0, _PRCTLS, _YES, _NO),
         "ioctl": _one_of(1, _IOCTLS, _YES, _refuse(errno.ENOTTY)),
         "fcntl": _one_of(1, _SIGNALLING_FCNTLS, _NO, _YES),
-        "socketpair": _one_of(0, [_AF_UNIX], _YES, _NO),  # asyncio wakes itself through one
+        # asyncio wakes itself through one. A datagram socket could send to any socket file on the host.
+        "socketpair": [
+            _argument(0),
+            (_EQUAL, 1, 0, _AF_UNIX),
+            _NO,
+            _argument(1),
+            (_AND, 0, 0, _SOCKET_TYPE),
+            (_EQUAL, 0, 1, _STREAM),
+            _YES,
+            _NO,
+        ],
+        "fallocate": _one_of(1, [0], _YES, _refuse(errno.EOPNOTSUPP)),  # other modes reserve past the file size limit
     }
 
 

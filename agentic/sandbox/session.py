@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +26,9 @@ FORGED = 1000
 WATCH_S = 0.2
 """How often the work folder is measured while a cell runs."""
 
+RESTORE_WAIT_S = 0.4
+"""How long a result waits for its killed session to be restored."""
+
 State = Literal["kept", "restored", "lost"]
 
 
@@ -40,8 +44,9 @@ class Session:
     """Made by Sandbox.session(). One cell runs at a time; further calls wait.
 
     What `ExecResult.state` says about the namespace after the cell: kept; restored (the process was killed, a new one
-    has run the prelude and every cell that had ended ok, so only what failed cells did is gone); lost (there was nothing
-    to run again, or running it again failed: only the prelude's names are there).
+    runs the prelude and every cell that had ended ok, so only what failed cells did is gone); lost (there was nothing
+    to run again, or running it again failed: only the prelude's names are there). A history that takes longer than
+    RESTORE_WAIT_S goes on being run after the result is there; should it fail then, the next result says lost.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Session:
         self._history: list[str] = []
         self._generation = 0
         self._worker: Worker | None = None
+        self._restoring: asyncio.Task[State] | None = None
         self._lock = asyncio.Lock()
         self.closed = False
         self._scrub = Scrubber(str(self.folder))
@@ -83,20 +89,27 @@ class Session:
             if self.closed:
                 raise SandboxError("the session is closed")
             state: State = "kept"
+            if self._restoring is not None:
+                state = "lost" if await self._restored() == "lost" else "kept"
             if self._worker is None or not self._worker.alive:  # it died between two cells
                 state = await self._restore()
             result = await self._execute(code, self._limits.soft_s if timeout_s is None else timeout_s)
             if self._worker is None:
-                state = await self._restore()
-            elif result.status == "ok":
+                self._restoring = asyncio.create_task(self._restore())
+                await asyncio.wait([self._restoring], timeout=RESTORE_WAIT_S)
+                if self._restoring.done():
+                    return result.model_copy(update={"state": await self._restored()})
+                return result.model_copy(update={"state": "restored"})
+            if result.status == "ok":
                 self._history.append(code)
-            if self._worker is not None:
-                self._worker.freeze()
+            self._worker.freeze()
             return result.model_copy(update={"state": state})
 
     async def reset(self) -> None:
         """Forget every cell: a fresh process, files and prelude."""
         async with self._lock:
+            if self._restoring is not None:
+                await self._restored()
             self._history = []
             await self.start()
 
@@ -106,6 +119,10 @@ class Session:
         if self._worker is not None:
             self._worker.abandon()
         async with self._lock:
+            if self._restoring is not None:
+                self._restoring.cancel()
+                await asyncio.wait([self._restoring])
+                self._restoring = None
             if self._worker is not None:
                 await self._worker.kill()
                 self._worker = None
@@ -132,6 +149,12 @@ class Session:
                 raise SandboxError(f"prelude: {error.type}: {error.message}" if error else "prelude failed", result)
         self._worker.freeze()
 
+    async def _restored(self) -> State:
+        """The outcome of the restoring task, which is then forgotten. Raises SandboxError when there is no session to be had."""
+        task, self._restoring = self._restoring, None
+        assert task is not None
+        return await task
+
     async def _restore(self) -> State:
         """Bring the session back by running its successful cells again, whole and in order."""
         if self.closed:
@@ -144,6 +167,8 @@ class Session:
                 self._history = []
                 await self.start()
                 return "lost"
+        if self._worker is not None:
+            self._worker.freeze()
         return "restored" if self._history else "lost"
 
     async def _execute(self, code: str, timeout: float) -> ExecResult:
@@ -215,7 +240,14 @@ class Session:
         # The session has cut its texts already; a forged answer is cut here.
         fields["stdout"] = cut(reply.stdout, self._limits.stdout_chars + FORGED)[0]
         fields["value"] = None if reply.value is None else cut(reply.value, self._limits.value_chars + FORGED)[0]
+        fields["figures"] = [name for name in reply.figures if self._is_plain_file(name)]
         return ExecResult(**fields)
+
+    def _is_plain_file(self, name: str) -> bool:
+        """Not a link that the code has put in a figure's place: whoever shows figures reads them with our rights."""
+        with suppress(OSError):
+            return stat.S_ISREG((self.folder / name).lstat().st_mode)
+        return False
 
     def _failed(
         self, status: Literal["error", "timeout", "killed", "protocol_error"], kind: str, message: str

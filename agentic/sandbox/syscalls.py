@@ -12,8 +12,7 @@ preadv:295:69 pwritev:296:70 preadv2:327:286 pwritev2:328:287 open:2:- creat:85:
 close:3:57 close_range:436:436 lseek:8:62 stat:4:- fstat:5:80 lstat:6:- newfstatat:262:79 statx:332:291 access:21:-
 faccessat:269:48 faccessat2:439:439 readlink:89:- readlinkat:267:78 getdents:78:- getdents64:217:61 getcwd:79:17
 chdir:80:49 fchdir:81:50 mkdir:83:- mkdirat:258:34 rmdir:84:- unlink:87:- unlinkat:263:35 rename:82:- renameat:264:38
-renameat2:316:276 link:86:- linkat:265:37 symlink:88:- symlinkat:266:36 truncate:76:45 ftruncate:77:46
-fallocate:285:47 fsync:74:82 fdatasync:75:83 sync_file_range:277:84 fadvise64:221:223 readahead:187:213 dup:32:23
+renameat2:316:276 link:86:- linkat:265:37 symlink:88:- symlinkat:266:36 truncate:76:45 ftruncate:77:46 fsync:74:82 fdatasync:75:83 sync_file_range:277:84 fadvise64:221:223 readahead:187:213 dup:32:23
 dup2:33:- dup3:292:24 flock:73:32 pipe:22:- pipe2:293:59 select:23:- pselect6:270:72 poll:7:- ppoll:271:73
 epoll_create:213:- epoll_create1:291:20 epoll_ctl:233:21 epoll_wait:232:- epoll_pwait:281:22 epoll_pwait2:441:441
 eventfd:284:- eventfd2:290:19 timerfd_create:283:85 timerfd_settime:286:86 timerfd_gettime:287:87 sendfile:40:71
@@ -27,8 +26,7 @@ getpgid:121:155 getpgrp:111:- getsid:124:156 getcpu:309:168 getrusage:98:165 tim
 getrlimit:97:163 setrlimit:160:164 getpriority:140:141 sched_yield:24:124 sched_getaffinity:204:123
 sched_getparam:143:121 sched_getscheduler:145:120 sched_get_priority_max:146:125 sched_get_priority_min:147:126
 futex:202:98 futex_waitv:449:449 set_robust_list:273:99 set_tid_address:218:96 rseq:334:293 arch_prctl:158:-
-wait4:61:260 waitid:247:95 capget:125:90 getrandom:318:278 restart_syscall:219:128 sendto:44:206 recvfrom:45:207
-sendmsg:46:211 recvmsg:47:212 shutdown:48:210 getsockopt:55:209 getsockname:51:204 getpeername:52:205
+wait4:61:260 waitid:247:95 capget:125:90 getrandom:318:278 restart_syscall:219:128 sendto:44:206 recvfrom:45:207 shutdown:48:210 getsockopt:55:209 getsockname:51:204 getpeername:52:205
 """
 """Work on memory, open files, time, the process itself. Which files can be opened is Landlock's part."""
 
@@ -40,7 +38,7 @@ chmod:90:- fchmod:91:52 fchmodat:268:53 utime:132:- utimes:235:- utimensat:280:8
 
 DENIED = """
 socket:41:198 connect:42:203 bind:49:200 listen:50:201 accept:43:202 accept4:288:242 setsockopt:54:208
-sendmmsg:307:269 recvmmsg:299:243 execve:59:221 execveat:322:281 fork:57:- vfork:58:- ptrace:101:117
+sendmsg:46:211 recvmsg:47:212 sendmmsg:307:269 recvmmsg:299:243 execve:59:221 execveat:322:281 fork:57:- vfork:58:- ptrace:101:117
 process_vm_readv:310:270 process_vm_writev:311:271 process_madvise:440:440 process_mrelease:448:448
 memfd_create:319:279 memfd_secret:447:447 mount:165:40 umount2:166:39 mount_setattr:442:442 move_mount:429:429
 open_tree:428:428 fsopen:430:430 fsconfig:431:431 fsmount:432:432 fspick:433:433 pivot_root:155:41 chroot:161:51
@@ -67,11 +65,11 @@ setdomainname:171:162 iopl:172:- ioperm:173:- modify_ldt:154:- lookup_dcookie:21
 get_robust_list:274:100 splice:275:76 tee:276:77 vmsplice:278:75 sync:162:81 syncfs:306:267 pkey_alloc:330:289
 pkey_free:331:290 pkey_mprotect:329:288 uselib:134:- ustat:136:- sysfs:139:- _sysctl:156:-
 """
-"""Answered with EPERM: network, programs, processes, other processes' memory and signals, namespaces, kernel interfaces."""
+"""Answered with EPERM: network, passing descriptors, programs, processes, other processes' memory and signals, namespaces, kernel interfaces."""
 
 FILTERED = """
 clone:56:220 clone3:435:435 kill:62:129 tgkill:234:131 prlimit64:302:261 sched_setaffinity:203:122 prctl:157:167
-ioctl:16:29 fcntl:72:25 socketpair:53:199
+ioctl:16:29 fcntl:72:25 fallocate:285:47 socketpair:53:199
 """
 """Allowed for some arguments (seccomp.py)."""
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from agentic.errors import UserError
 from agentic.sandbox.limits import Limits
@@ -25,6 +25,9 @@ KEPT_VARIABLES = ("TZ", "LANG", "LC_ALL", "LC_CTYPE")
 """The only variables of the trainer that code may see."""
 
 LOG = "zygote.log"
+
+MAX_PATH = 4096
+"""Characters of a file name that a session reports."""
 
 FORKS_IN_FLIGHT = 16
 """More would not be faster, and could fill the control socket."""
@@ -42,6 +45,13 @@ class ReplyError(BaseModel):
     line: int | None
 
 
+def _inside(name: str) -> str:
+    """A relative path that stays in its folder."""
+    if len(name) > MAX_PATH or name.startswith("/") or ".." in name.split("/") or "\0" in name:
+        raise ValueError("no path inside the work folder")
+    return name
+
+
 class CellReply(BaseModel):
     """What a session says about a cell. It can lie about its own cell; it cannot send anything else."""
 
@@ -55,7 +65,7 @@ class CellReply(BaseModel):
     value: str | None
     error: ReplyError | None
     figures: Annotated[list[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,200}\.png$")]], Field(max_length=10)]
-    files_changed: Annotated[list[str], Field(max_length=50)]
+    files_changed: Annotated[list[Annotated[str, AfterValidator(_inside)]], Field(max_length=50)]
     cpu_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     peak_mb: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -120,11 +130,13 @@ class Worker:
 
     async def receive(self, timeout: float) -> dict[str, Any] | None:
         """The next message, or None after `timeout` seconds. Raises Died or FrameError."""
-        # A message that arrived is looked at before the clock: a loop that was busy elsewhere makes no timeouts.
-        if not self._inbox and self._failure is None:
+        # A message that arrived is looked at before the clock: a loop that was busy elsewhere makes no timeouts. News may be
+        # a part of a message.
+        deadline = self._loop.time() + timeout
+        while not self._inbox and self._failure is None and (left := deadline - self._loop.time()) > 0:
             self._news.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), timeout)
+                await asyncio.wait_for(self._news.wait(), left)
         if isinstance(self._failure, FrameError):
             raise self._failure
         if self._inbox:
