@@ -196,7 +196,7 @@ class CardConfig:
     """Print what a model is told about files."""
 
     files: Positional[tuple[Path, ...]]
-    """One or more csv files."""
+    """One or more csv or sqlite files."""
     max_tokens: int = 300
     """Budget for all cards together, estimated at 3.5 characters a token."""
 

@@ -90,7 +90,11 @@ def test_expert_in_react_keeps_code_and_weights() -> None:
     assert shown[0].weight == 0 and f"```python\n{code}\n```" in shown[0].content and shown[0].tool_calls is None
     assert shown[1].role == "user" and "<interpreter>\n1" in shown[1].content
     assert shown[2].content == "<answer>It is 1.</answer>"
-    assert [tool.name for tool in shown_tools(list(TOOLS.values()), "react")] == ["retriever", "calculator"]
+    assert [tool.name for tool in shown_tools(list(TOOLS.values()), "react")] == [
+        "sql_executor",
+        "retriever",
+        "calculator",
+    ]
 
 
 def test_prompts_differ_by_dialect_only_in_the_system_text(task: Task, tmp_path: Path) -> None:

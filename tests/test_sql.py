@@ -478,7 +478,7 @@ def test_huge_results_are_capped_and_huge_work_ends(play: Callable[..., Any], en
         work = await environment.step(query(heavy))
         return rows, work, await environment.step(query("select 1 as a"))
 
-    rows, work, after = play(use, task() if engine == "sqlite" else over_tables(), timeout_s=5.0)
+    rows, work, after = play(use, task() if engine == "sqlite" else over_tables(), timeout_s=2.0)
     assert "(first 100 rows of more)" in rows.text and len(rows.text) < 1400
     assert work.status in {ObservationStatus.MEMORY, ObservationStatus.TIMEOUT, ObservationStatus.ERROR}
     assert work.data["state"] == "kept" and after.text == "a\n1\n(1 row)"
@@ -571,8 +571,9 @@ def test_a_copy_taken_while_another_program_writes_is_consistent(tmp_path: Path,
     states = set()
     try:
         assert writer.stdout is not None and writer.stdout.readline() == b"ready\n"
-        for number in range(8):
-            place = tmp_path / str(number)
+        end = time.monotonic() + 3
+        while len(states) < 80 and time.monotonic() < end:
+            place = tmp_path / "copy"
             place.mkdir()
             copy = quiet_file(source, place)
             assert copy != source
@@ -581,10 +582,11 @@ def test_a_copy_taken_while_another_program_writes_is_consistent(tmp_path: Path,
             with closing(sqlite3.connect(copy)) as connection:
                 assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
             states.add(hashlib.sha256(copy.read_bytes()).hexdigest())
+            shutil.rmtree(place)
     finally:
         writer.kill()
         writer.communicate()
-    assert len(states) > 1, "the writer did not write meanwhile"
+    assert len(states) > 5, "the writer did not write meanwhile"
 
 
 def test_copies_are_gone_after_the_episode(
@@ -630,7 +632,9 @@ def test_a_bad_database_is_the_users_to_mend(folder: Path, name: str, data: byte
 
 
 def test_the_description_names_links_views_and_odd_names(folder: Path) -> None:
-    assert describe("shop", folder / "shop.sqlite", 1600).splitlines() == [
+    *shown, price = describe("shop", folder / "shop.sqlite", 1600).splitlines()
+    assert price in ("price (number): 10.0, 100.0", "price (real): 10.0, 100.0")  # as the version of sqlite says it
+    assert shown == [
         "Database shop: SQLite, 3 tables and views, shop.sqlite",
         "Table customers: 3 rows",
         "id (integer): 1, 2, 3",
@@ -643,7 +647,6 @@ def test_the_description_names_links_views_and_odd_names(folder: Path) -> None:
         "pic (blob): <blob of 3 bytes>",
         "View big: 2 rows",
         "id (integer): 2, 3",
-        "price (real): 10.0, 100.0",
     ]
 
 
@@ -777,9 +780,10 @@ def test_whatever_stands_in_texts_and_comments_is_no_statement(text: str, commen
 @given(_name)
 def test_a_quoted_name_is_the_column_also_without_double_quotes(name: str) -> None:
     with closing(sqlite3.connect(":memory:")) as connection:
-        source = f"(select 'it' as {quote(name)})"
+        connection.execute(f"create table t({quote(name)})")
+        connection.execute("insert into t values ('it')")
         for spelled in (quoted(name), sqltext.without_double_quotes(quoted(name))):
-            assert connection.execute(f"select {spelled} from {source}").fetchone() == ("it",)
+            assert connection.execute(f"select {spelled} from t").fetchone() == ("it",)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,6 @@ _SYSTEM = (
     *("/usr/share/zoneinfo", "/usr/share/locale", "/usr/share/fonts", "/usr/local/share/fonts", "/etc/fonts"),
     *("/etc/mime.types", "/proc/meminfo", "/proc/cpuinfo", "/proc/stat", "/proc/loadavg", "/proc/sys/vm"),
     "/sys/devices/system/cpu",
-    # DuckDB and arrow read their limits there; the folders also name the machine's processes.
-    *(f"/sys/fs/cgroup/{name}" for name in ("memory.max", "memory.high", "memory.swap.max", "cpu.max")),
-    *("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"),
 )
 _OWN_FACTS = (
     "cgroup",
@@ -63,6 +60,26 @@ def _interpreter() -> list[str]:
     folders = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
     library = os.path.join(sys.base_prefix, "lib")  # shared libraries beside the standard library
     return [library, *folders, str(Path(__file__).parents[1])]
+
+
+_GROUP_FACTS = (
+    *("memory.max", "memory.high", "memory.swap.max", "cpu.max"),
+    *("memory.limit_in_bytes", "cpu.cfs_quota_us", "cpu.cfs_period_us"),
+)
+
+
+def _group_facts() -> list[str]:
+    """Limits of this process's control groups, version 1 and 2, and of those above them: DuckDB fails where they are there and
+    closed to it. File by file, because the folders also name the machine's processes."""
+    folders = ["/sys/fs/cgroup"]
+    with suppress(OSError), open("/proc/self/cgroup") as file:
+        for line in file.read().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for controller in controllers.split(","):
+                root = Path("/sys/fs/cgroup", controller)
+                place = root / path.lstrip("/")
+                folders += [str(folder) for folder in (place, *place.parents) if folder.is_relative_to(root)]
+    return [os.path.join(folder, name) for folder in folders for name in _GROUP_FACTS]
 
 
 def _fonts() -> list[str]:
@@ -96,10 +113,9 @@ def prepare(level: str, folder: str) -> Preparation:
     kept = 0
     if any(_closed_to_others(path) for path in [*interpreter, folder]):
         kept = 1 << kernel.CAP_DAC_READ_SEARCH & kernel.capabilities()
-    settings = os.environ.get("MPLCONFIGDIR", "")
-    readable = landlock.open_paths(
-        [*interpreter, *_SYSTEM, *_fonts(), settings] if settings else [*interpreter, *_SYSTEM, *_fonts()]
-    )
+    settings = os.environ.get("MPLCONFIGDIR")
+    paths = [*interpreter, *_SYSTEM, *_group_facts(), *_fonts(), *([settings] if settings else [])]
+    readable = landlock.open_paths(paths)
     return Preparation(level, landlock.abi(), readable, landlock.open_paths(_DEVICES), seccomp.Template(), kept)
 
 

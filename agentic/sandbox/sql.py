@@ -11,6 +11,7 @@ import re
 import resource
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -80,7 +81,8 @@ class SqliteSource:
 
     def run(self, query: str, max_rows: int, seconds: float) -> Answer:
         try:
-            with closing(open_reader(self._file)) as connection:
+            # The timer stops at the next row, the progress handler also lets Python see the supervisor's interrupt.
+            with closing(open_reader(self._file)) as connection, _interrupted_after(seconds, connection.interrupt):
                 set_deadline(connection, seconds)
                 cursor = connection.execute(sqltext.without_double_quotes(query))
                 rows = cursor.fetchmany(max_rows + 1)
@@ -128,12 +130,17 @@ class FrameSource:
         return {name: [str(column) for column in frame.columns] for name, frame in self._frames.items()}
 
     def run(self, query: str, max_rows: int, seconds: float) -> Answer:
+        started = time.monotonic()
         import duckdb
 
-        connection = self._connected()
+        try:
+            connection = self._connected()
+        except duckdb.Error as error:
+            raise SqlError(f"DuckDB does not start here ({error}); use Python on the tables") from None
+        left = max(seconds - (time.monotonic() - started), _PROBE_S)  # loading it the first time takes a while
         try:
             self._only_reads(query)
-            with _interrupted_after(seconds, connection.interrupt):
+            with _interrupted_after(left, connection.interrupt):
                 cursor = connection.execute(query)
                 rows = cursor.fetchmany(max_rows + 1)
             titles = [column[0] for column in cursor.description]
@@ -332,11 +339,12 @@ def _answer(titles: Sequence[str], rows: list[tuple[Any, ...]], max_rows: int) -
 
 
 def _frame(answer: Answer) -> pd.DataFrame:
-    """Missing integers do not turn the others into floats that round them; decimals become floats."""
+    """Nothing beside large integers turns them into floats that round them; decimals become floats."""
     series = {}
     for position, name in enumerate(answer.columns):
         values = [float(row[position]) if isinstance(row[position], Decimal) else row[position] for row in answer.rows]
-        exact = None in values and any(type(value) is int and abs(value) > _LARGEST_EXACT for value in values)
+        large = any(type(value) is int and abs(value) > _LARGEST_EXACT for value in values)
+        exact = large and not all(type(value) is int for value in values)
         series[name] = pd.Series(values, dtype=object if exact else None)
     return pd.DataFrame(series, columns=answer.columns)
 
@@ -383,6 +391,7 @@ def _interrupted_after(seconds: float, interrupt: Callable[[], None]) -> Iterato
         yield
     finally:
         timer.cancel()
+        timer.join()  # nothing may be interrupted, or closed, while it is still at it
 
 
 def _stopped(seconds: float) -> NoReturn:

@@ -84,6 +84,7 @@ def preload() -> None:
     for option, value in {"max_rows": 40, "min_rows": 20, "max_columns": 30, "width": 200, "max_colwidth": 80}.items():
         pandas.set_option(f"display.{option}", value)
     with suppress(ImportError):
+        import agentic.sandbox.sql
         import agentic.tables.read  # noqa: F401
     stdout, sys.stdout = sys.stdout, io.StringIO()
     exec(compile(WARM_UP, "<warm-up>", "exec"), {"pd": pandas, "np": numpy})

@@ -13,9 +13,10 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote as url_quote
 
 from agentic.errors import UserError
@@ -32,14 +33,13 @@ _NAMES_CHARS = 400
 _DESCRIBE_S = 3.0
 _STEP_S = 0.5
 _COPY_S = 5.0
-_RECENT_S = 60.0
-"""A file that changed less long ago may be changing: it is copied under a lock first."""
-# The lock that keeps sqlite's writers from the file (its file format, "file locking"): any number of programs may share it.
-_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510
-_WAL_HEADER = 32
+# Length and first byte of sqlite's own locks (its file format: "file locking", "WAL-index"): readers share them.
+_SHARED = (510, 0x40000002)
+_NO_CHECKPOINT = (1, 123)
 
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 _DENIED_FUNCTIONS = {"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"}
+_KINDS = {int: "number", float: "number", str: "text", bytes: "blob"}
 _NUMBER = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)?(\.\d+)?(e[-+]?\d+)?%?", re.I)
 
 
@@ -88,7 +88,7 @@ def open_reader(path: str, pragmas: Collection[str] = ()) -> sqlite3.Connection:
 def set_deadline(connection: sqlite3.Connection, seconds: float) -> None:
     """Statements still running `seconds` from now end with sqlite3.OperationalError (interrupted)."""
     end = time.monotonic() + seconds
-    connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    connection.set_progress_handler(lambda: time.monotonic() > end, 1000)
 
 
 def table_names(connection: sqlite3.Connection) -> list[tuple[str, str]]:
@@ -121,12 +121,12 @@ def _is_number(text: str) -> bool:
 
 
 def quiet_file(source: Path, folder: Path) -> Path:
-    """A file with everything that is committed in `source`: itself when nobody seems to use it, otherwise a copy in `folder`
-    with its write-ahead log worked in. Nothing is written beside the source. Raises UserError.
+    """A copy in `folder` of everything that is committed in `source`, its write-ahead log worked in.
+
+    A file that nobody uses is copied as well: someone may begin to while a session is being started. Nothing is written
+    beside the source. Raises UserError.
     """
-    recent = time.time() - source.stat().st_mtime < _RECENT_S
-    if not (recent or _size(f"{source}-wal") or _size(f"{source}-journal")):
-        return source
+    _check(source)
     copy = folder / source.name
     end = time.monotonic() + _COPY_S
     try:
@@ -135,7 +135,7 @@ def quiet_file(source: Path, folder: Path) -> Path:
                 raise UserError(
                     f"{source}: another program writes to it without a pause; try again later, or use a copy"
                 )
-            time.sleep(0.02)
+            time.sleep(0.002)
         with closing(sqlite3.connect(copy)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
     except (OSError, sqlite3.Error) as error:
@@ -146,31 +146,38 @@ def quiet_file(source: Path, folder: Path) -> Path:
 
 
 def _copied(source: Path, copy: Path) -> bool:
-    """One attempt; False when the copied files may not belong together.
+    """One attempt; False when another program is in the way.
 
-    With a log: pages that are moved from it to the database meanwhile are in the copied log as well, unless the log was
-    begun anew, which its header shows. With a rollback journal: writers wait for the lock that is held here.
+    Both locks are those of a reader. The first keeps a rollback journal's writers from the file. The second, for a file in
+    WAL mode, keeps pages from being moved out of the log: the file then stays as it is, and whatever the log is when it is
+    copied, its complete transactions belong on top (if it was begun anew, the file holds all that was in it before).
     """
-    log = _wal_header(source)
-    with source.open("rb") as file:
-        if not log:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, _SHARED_SIZE, _SHARED_FIRST)
-            except OSError:
-                return False
+    index = Path(f"{source}-shm")
+    for end in ("-journal", "-wal"):  # of the attempt before
+        Path(f"{copy}{end}").unlink(missing_ok=True)
+    with ExitStack() as opened:
+        file = opened.enter_context(source.open("rb"))
+        if not _locked(file, _SHARED):
+            return False
+        indexed = index.exists()  # it stays now: only who is alone with the file removes it
+        if indexed and not _locked(opened.enter_context(index.open("rb")), _NO_CHECKPOINT):
+            return False
         with suppress(FileNotFoundError):
             shutil.copyfile(f"{source}-journal", f"{copy}-journal")
         with copy.open("wb") as target:
             shutil.copyfileobj(file, target, 1 << 20)
-    with suppress(FileNotFoundError):
-        shutil.copyfile(f"{source}-wal", f"{copy}-wal")
-    return _wal_header(source) == log
+        with suppress(FileNotFoundError):
+            shutil.copyfile(f"{source}-wal", f"{copy}-wal")
+        return index.exists() == indexed
 
 
-def _wal_header(source: Path) -> bytes:
-    with suppress(FileNotFoundError), open(f"{source}-wal", "rb") as file:
-        return file.read(_WAL_HEADER)
-    return b""
+def _locked(file: BinaryIO, place: tuple[int, int]) -> bool:
+    """Whether the lock could be taken; it lasts until the file is closed."""
+    try:
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB, *place)
+    except (BlockingIOError, PermissionError):  # what it is depends on the system
+        return False
+    return True
 
 
 def _size(path: str) -> int:
@@ -197,11 +204,15 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def _described(name: str, path: Path, max_chars: int, stamp: object) -> str:
+def _check(path: Path) -> None:
     if not path.exists():
         raise UserError(f"{path}: no such file")
     if not is_sqlite(path):
         raise UserError(f"{path}: is no SQLite database; give it as a table, or name a database")
+
+
+def _described(name: str, path: Path, max_chars: int, stamp: object) -> str:
+    _check(path)
     with tempfile.TemporaryDirectory(prefix="agentic-sql-") as folder:
         file = quiet_file(path, Path(folder))
         try:
@@ -287,7 +298,7 @@ def _row_count(connection: sqlite3.Connection, table: str, rows: Sequence[object
 
 def _column_line(name: str, declared: str, values: list[object]) -> str:
     """`name (type): values`; a type that is not what the values are is said."""
-    kind = declared.lower() or "any type"
+    kind = declared.lower() or next((_KINDS[type(value)] for value in values if value is not None), "any type")
     if hold_numbers(values):
         kind += ", numbers as text: CAST before comparing"
     line = f"{_line(quoted(name))} ({_line(kind)})"
