@@ -34,7 +34,7 @@ $(VENV)/.dev: $(VENV)/.torch
 	@touch $@ $(VENV)/.train
 
 test: lint  ## install into .venv if needed, lint, type-check, run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 lint: $(VENV)/.dev  ## ruff and mypy only
 	$(BIN)/ruff check .

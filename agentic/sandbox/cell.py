@@ -6,6 +6,8 @@ SystemExit: a code of None or 0 ends the cell early and counts as ok; any other 
 from __future__ import annotations
 
 import ast
+import builtins
+import faulthandler
 import io
 import linecache
 import os
@@ -32,6 +34,24 @@ GLYPH_WARNING = "UserWarning: some characters are not drawn: this machine has no
 LISTED_FILES = 50
 SCANNED_FILES = 2000
 SCANNED_DEPTH = 10
+
+
+UNREADABLE = "(the exception has no readable message)"
+
+Outcome = tuple[str, str | None, dict[str, Any] | None, list[str]]
+"""Status, shown value, error, figures."""
+
+_BUILTINS = dict(vars(builtins))
+_RECURSION_LIMIT = sys.getrecursionlimit()
+
+
+def _clear_away() -> None:
+    """Undo what would break the next cell: replaced built-in functions, blocked signals, timers that end the process."""
+    vars(builtins).update(_BUILTINS)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    faulthandler.cancel_dump_traceback_later()
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
 
 
 class Interpreter:
@@ -68,26 +88,18 @@ class Interpreter:
         signal.signal(signal.SIGINT, self._interrupt)  # again for every cell: code may have replaced it
         stdout = self._open_stdout()
         name = f"<cell {self._cells}>"
-        status, value, error, figures = "ok", None, None, []
         started = time.process_time()
-        try:
-            self._running = True
+        outcome: Outcome = ("error", None, {"type": "Exception", "message": UNREADABLE, "line": None}, [])
+        # The code's own exceptions end in _attempt; what gets out is one whose methods raise, or the time limit come meanwhile.
+        with suppress(BaseException):
             try:
-                value = self._run(code, name)
-                figures = self._figures.save()
+                self._running = True
+                outcome = self._attempt(code, name)
             finally:
                 self._running = False
-                self._figures.forget()
-        except MemoryError as exception:
-            status, error = "memory", self._describe(exception, name)
-            if not error["message"]:
-                error["message"] = f"the cell needed more than {self._limits.memory_mb} MiB"
-        except SystemExit as exception:
-            if exception.code not in (None, 0):
-                status, error = "error", self._describe(exception, name)
-        except BaseException as exception:
-            blocked = self._confined and is_refusal(exception)
-            status, error = "blocked" if blocked else "error", self._describe(exception, name)
+        sys.setrecursionlimit(_RECURSION_LIMIT)  # here: a low one could forbid the call
+        _clear_away()
+        status, value, error, figures = outcome
         if self._interrupted:  # also when the code swallowed the interrupt: its time was over
             line = error["line"] if error else None
             status, value, error = "timeout", None, {"type": "TimeoutError", "message": "time limit", "line": line}
@@ -105,6 +117,26 @@ class Interpreter:
             "cpu_ms": (time.process_time() - started) * 1000,
             "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
+
+    def _attempt(self, code: str, name: str) -> Outcome:
+        """Whatever belongs to the code runs in here, its exceptions' own methods included, and can be interrupted."""
+        try:
+            try:
+                value = self._run(code, name)
+                return "ok", value, None, self._figures.save()
+            finally:
+                self._figures.forget()
+        except MemoryError as exception:
+            error = self._describe(exception, name)
+            error["message"] = error["message"] or f"the cell needed more than {self._limits.memory_mb} MiB"
+            return "memory", None, error, []
+        except SystemExit as exception:
+            if exception.code is None or (type(exception.code) is int and exception.code == 0):
+                return "ok", None, None, []
+            return "error", None, self._describe(exception, name), []
+        except BaseException as exception:
+            error = self._describe(exception, name)
+            return "blocked" if self._confined and is_refusal(exception) else "error", None, error, []
 
     def _open_stdout(self) -> TextIO:
         """A new one for every cell: code may have closed or replaced the last."""
@@ -133,7 +165,6 @@ class Interpreter:
     def _interrupt(self, signum: int, frame: object) -> None:
         if self._running:  # between cells there is nothing to interrupt
             self._interrupted = True
-            self._running = False
             raise KeyboardInterrupt
 
     def _show_warning(self, message: Warning | str, category: type[Warning], *place: object) -> None:
@@ -162,7 +193,7 @@ class Interpreter:
             try:
                 message = str(exception)
             except Exception:
-                message = "(the exception has no readable message)"
+                message = UNREADABLE
         exception.__traceback__ = None  # frees the frames, and with them what a MemoryError left behind
         message = cut(self._scrub(message), MESSAGE_CHARS)[0]
         return {"type": type(exception).__name__[:200], "message": message, "line": line}

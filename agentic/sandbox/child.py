@@ -62,7 +62,7 @@ def _reseed(seed: str) -> None:
 
 def _serve(channel: socket.socket, interpreter: Interpreter, level: str) -> NoReturn:
     decoder = FrameDecoder()
-    channel.sendall(encode({"type": "hello", "level": level}))
+    channel.sendall(encode({"type": "hello", "level": level, "pid": os.getpid()}))
     while data := channel.recv(1 << 16):
         for request in decoder.feed(data):
             reply: dict[str, Any] = {"type": "result", "id": request["id"]}

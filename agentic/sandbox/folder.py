@@ -41,7 +41,7 @@ def measure(path: str, pid: int | None, most_files: int) -> tuple[int, int]:
     them.
 
     Blocking. It stops counting past `most_files` entries, follows no link, and reads a tree that is being written to. Folders
-    nested too deep to be named count as too many entries.
+    nested too deep to be named, or made unreadable, count as too many entries.
     """
     size = count = 0
     folders = [path]
@@ -57,7 +57,7 @@ def measure(path: str, pid: int | None, most_files: int) -> tuple[int, int]:
                             folders.append(entry.path)
                         size += entry.stat(follow_symlinks=False).st_blocks * 512
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
+            if error.errno in (errno.ENAMETOOLONG, errno.EACCES):
                 count = most_files + 1
     return size + (_held(pid, path) if pid is not None else 0), count
 

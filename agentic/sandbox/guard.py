@@ -25,6 +25,8 @@ def install() -> None:
     reasons = _EVENTS
 
     def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "sys.addaudithook":
+            raise RuntimeError  # the new hook is left out, silently: it could forbid everything, and nothing removes one
         reason = reasons.get(event)
         if reason is None and event == "socket.__new__" and arguments[1] not in (socket.AF_UNIX, -1):
             reason = NETWORK

@@ -6,6 +6,8 @@ The session runs hostile code that can write any bytes to its socket, so decodin
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from json.encoder import c_make_encoder, encode_basestring  # type: ignore[attr-defined]  # not in typeshed
 from typing import Any, NoReturn
 
 MAX_FRAME = 1 << 20
@@ -18,10 +20,23 @@ class FrameError(Exception):
 
 def encode(message: dict[str, Any]) -> bytes:
     """One frame. Lone surrogates become "?". Raises FrameError when the body is larger than MAX_FRAME."""
-    body = json.dumps(message, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    body = _dumps(message).encode("utf-8", "replace")
     if len(body) > MAX_FRAME:
         raise FrameError(f"message of {len(body)} bytes is larger than {MAX_FRAME}")
     return len(body).to_bytes(4, "big") + body
+
+
+def _make_dumps() -> Callable[[dict[str, Any]], str]:
+    """json.dumps with parts of its own: in a session the code may have replaced those of the module."""
+    parts, join = (None, None, encode_basestring, None, ":", ",", False, False, False), "".join
+    if c_make_encoder is None:
+        encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+        return encoder.encode
+    make = c_make_encoder(*parts)
+    return lambda message: join(make(message, 0))
+
+
+_dumps = _make_dumps()
 
 
 class FrameDecoder:
@@ -47,7 +62,10 @@ class FrameDecoder:
 
 def _decode(body: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(body.decode("utf-8"), parse_constant=_refuse)
+        text = body.decode("utf-8")
+        message = json.loads(text, parse_constant=_refuse)
+        if "\\u" in text:  # half of a surrogate pair can be written as an escape, and nowhere be encoded again
+            json.dumps(message, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:  # broken UTF-8, broken JSON, 5000-digit integers, 10,000 brackets
         raise FrameError(f"frame is not strict JSON: {error}") from None
     if not isinstance(message, dict):

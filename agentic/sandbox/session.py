@@ -29,6 +29,9 @@ WATCH_S = 0.2
 RESTORE_WAIT_S = 0.4
 """How long a result waits for its killed session to be restored."""
 
+INTERRUPTS = 3
+"""Times a cell is interrupted within its grace before its process is killed."""
+
 State = Literal["kept", "restored", "lost"]
 
 
@@ -225,9 +228,10 @@ class Session:
         except FrameError as error:  # ours, not the session's
             return self._failed("error", "ValueError", f"code too long: {error}")
         message = await worker.receive(timeout)
-        if message is None:
-            worker.interrupt()
-            message = await worker.receive(self._limits.grace_s)
+        for _ in range(INTERRUPTS):  # the first may end in a `finally` that loops
+            if message is None:
+                worker.interrupt()
+                message = await worker.receive(self._limits.grace_s / INTERRUPTS)
         if message is None:
             await worker.kill()
             return self._failed(

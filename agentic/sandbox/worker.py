@@ -26,6 +26,8 @@ KEPT_VARIABLES = ("TZ", "LANG", "LC_ALL", "LC_CTYPE")
 
 LOG = "zygote.log"
 
+MAX_NUMBER = 1 << 53
+
 MAX_PATH = 4096
 """Characters of a file name that a session reports."""
 
@@ -42,7 +44,7 @@ class ReplyError(BaseModel):
 
     type: Annotated[str, StringConstraints(max_length=200)]
     message: Annotated[str, StringConstraints(max_length=3000)]
-    line: int | None
+    line: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None
 
 
 def _inside(name: str) -> str:
@@ -61,7 +63,7 @@ class CellReply(BaseModel):
     id: int
     status: Literal["ok", "error", "timeout", "memory", "blocked"]
     stdout: str
-    dropped_chars: Annotated[int, Field(ge=0)]
+    dropped_chars: Annotated[int, Field(ge=0, le=MAX_NUMBER)]
     value: str | None
     error: ReplyError | None
     figures: Annotated[list[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,200}\.png$")]], Field(max_length=10)]
@@ -135,8 +137,9 @@ class Worker:
         deadline = self._loop.time() + timeout
         while not self._inbox and self._failure is None and (left := deadline - self._loop.time()) > 0:
             self._news.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), left)
+            with suppress(TimeoutError):  # asyncio.wait_for of Python 3.11 can swallow a cancellation
+                async with asyncio.timeout(left):
+                    await self._news.wait()
         if isinstance(self._failure, FrameError):
             raise self._failure
         if self._inbox:
@@ -153,7 +156,8 @@ class Worker:
             self._frozen = False
             self._zygote.signal(self.name, "SIGCONT")
         try:
-            await asyncio.wait_for(self._loop.sock_sendall(self._channel, data), timeout)
+            async with asyncio.timeout(timeout):
+                await self._loop.sock_sendall(self._channel, data)
         except (OSError, TimeoutError):
             raise Died from None
         return self._requests
@@ -166,6 +170,7 @@ class Worker:
 
     def interrupt(self) -> None:
         self._zygote.signal(self.name, "SIGINT")
+        self._zygote.signal(self.name, "SIGCONT")  # it may have stopped itself
 
     async def kill(self) -> int | None:
         """Kill the process group and wait for its end; returns the exit code (see `exit_code`)."""
@@ -248,9 +253,6 @@ class ZygoteProcess:
         message = json.loads(data)
         if message["type"] == "ready":
             self._ready.set_result(True)
-        elif message["type"] == "forked":
-            if message["session"] in self._workers:
-                self._workers[message["session"]].pid = message["pid"]
         elif worker := self._workers.pop(message["session"], None):
             worker.ended(message["code"])
 
@@ -290,8 +292,11 @@ class ZygoteProcess:
             try:
                 with theirs:
                     self._send(message | {"limits": asdict(limits)}, [theirs.fileno()])
-                if await worker.receive(limits.start_s) != {"type": "hello", "level": self.level}:
+                hello = await worker.receive(limits.start_s)
+                # Said before any of the code runs, so it can be believed.
+                if hello is None or hello.get("type") != "hello" or hello.get("level") != self.level:
                     raise FrameError("the session did not say hello")
+                worker.pid = int(hello["pid"])
             except BaseException:
                 worker.abandon()
                 raise

@@ -4,7 +4,7 @@ It is exec'ed (never forked) by the supervisor, so it holds no gold answers, key
 preloads what cells use, and then only forks, signals and reaps. Control messages are JSON datagrams (SOCK_SEQPACKET):
   in   {"type": "fork", "session", "folder", "output", "seed", "uid", "limits"} with one file descriptor (the session's socket)
        {"type": "signal", "session", "signal"}
-  out  {"type": "ready"}, {"type": "forked", "session", "pid"}, {"type": "exit", "session", "code"} (negative: the signal that ended it)
+  out  {"type": "ready"}, {"type": "exit", "session", "code"} (negative: the signal that ended it)
 It ends, with all sessions, when the control socket closes or its parent dies, and removes FOLDER.
 """
 
@@ -179,7 +179,6 @@ class Zygote:
         channel.close()
         self._sessions[pid] = message["session"]
         self._pids[message["session"]] = pid
-        self._send({"type": "forked", "session": message["session"], "pid": pid})
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         """A signal to the session; SIGKILL goes to its whole process group. `pid` is not reaped yet, so it is not reused."""
