@@ -1,4 +1,4 @@
-# make help | test | quickstart | lint | format | clean
+# make help | test | slow | quickstart | lint | format | clean
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -10,7 +10,7 @@ TORCH  ?= torch==2.13.0
 TORCH_INDEX := $(if $(TORCH_INDEX_URL),--index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help test quickstart lint format clean
+.PHONY: help test slow quickstart lint format clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
@@ -35,6 +35,9 @@ $(VENV)/.dev: $(VENV)/.torch
 
 test: lint  ## install into .venv if needed, lint, type-check, run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+slow: $(VENV)/.dev  ## the tests that take longer: every hostile cell, also as another user, and the soak
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
 
 lint: $(VENV)/.dev  ## ruff and mypy only
 	$(BIN)/ruff check .

@@ -110,7 +110,7 @@ def run(config: QuickstartConfig) -> int:
         )
     print_table(summaries, Console(width=max(Console().width, 100)))
     print(
-        f"{config.minutes:g} minutes of training here; 72 minutes, on more data and both languages, for the shipped adapter, which `agentic ask` uses when no "
+        f"{config.minutes:g} minutes of training here; two and a half hours, on more data and both languages, for the shipped adapter, which `agentic ask` uses when no "
         f"model is named. The agent trained here answers with --model {model}"
     )
     for number, question in enumerate(QUESTIONS):

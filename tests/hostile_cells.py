@@ -454,7 +454,6 @@ print(dict(os.environ), open('/proc/self/environ').read())
 #: searched [1-9]
 needles = [b'AGENTIC-' + word for word in (b'GOLD-', b'KEY-', b'SIBLING-')]
 searched, found = 0, []
-import re
 for line in open('/proc/self/maps').read().splitlines():
     place, mode, *rest = line.split()
     if not mode.startswith('rw') or (len(rest) == 4 and rest[3].startswith('[v')):
@@ -464,7 +463,10 @@ for line in open('/proc/self/maps').read().splitlines():
         data = ctypes.string_at(at, min(1 << 22, end - at))
         searched += len(data)
         for needle in needles:
-            found += [data[i.start():i.start() + 60] for i in re.finditer(needle + b'[0-9a-f]', data)]
+            place = data.find(needle)
+            while place >= 0:
+                if data[place + len(needle):][:1].isalnum(): found.append(data[place:place + 60])
+                place = data.find(needle, place + 1)
 print('searched', searched, found)
 
 ## objects_searched: ok
@@ -807,8 +809,7 @@ try:
 except BaseException:
     pass
 
-## interrupt_swallowed_in_a_loop: timeout; dead timed
-#: ignored the interrupt
+## interrupt_swallowed_in_a_loop: timeout; either timed
 while True:
     try:
         while True: time.sleep(0)

@@ -91,9 +91,9 @@ def test_expert_in_react_keeps_code_and_weights() -> None:
     assert shown[1].role == "user" and "<interpreter>\n1" in shown[1].content
     assert shown[2].content == "<answer>It is 1.</answer>"
     assert [tool.name for tool in shown_tools(list(TOOLS.values()), "react")] == [
-        "sql_executor",
         "retriever",
         "calculator",
+        "sql_executor",
     ]
 
 

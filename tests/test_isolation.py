@@ -37,29 +37,43 @@ def run() -> Iterator[Run]:
         yield runner.run
 
 
-async def cells(level: str, *codes: str, limits: Limits | None = None) -> list[ExecResult]:
-    async with Sandbox(level, limits) as sandbox, await sandbox.session() as session:
-        return [await session.run(code) for code in codes]
+Cells = Callable[..., list[ExecResult]]
+
+
+@pytest.fixture(scope="module")
+def cells(run: Run) -> Iterator[Cells]:
+    """cells(level, *codes, limits=None): the results of a session; one sandbox serves all tests of a level and its limits."""
+    sandboxes: dict[tuple[str, Limits], Sandbox] = {}
+
+    async def play(level: str, limits: Limits, codes: tuple[str, ...]) -> list[ExecResult]:
+        if (level, limits) not in sandboxes:
+            sandboxes[level, limits] = await Sandbox(level, limits).__aenter__()
+        async with await sandboxes[level, limits].session() as session:
+            return [await session.run(code) for code in codes]
+
+    yield lambda level, *codes, limits=None: run(play(level, limits or Limits(), codes))
+    for sandbox in sandboxes.values():
+        run(sandbox.close())
 
 
 # ------------------------------------------------------------------------------------------------ levels
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level <= HIGHEST])
-def test_every_level_up_to_the_highest_runs_pandas_and_says_its_name(run: Run, level: str) -> None:
+def test_every_level_up_to_the_highest_runs_pandas_and_says_its_name(cells: Cells, level: str) -> None:
     codes = (
         "x = pd.DataFrame({'a': [1, 2]})",
         "x['a'].sum()",
         "open('f.csv', 'w').write('a\\n1')",
         "pd.read_csv('f.csv')",
     )
-    results = run(cells(level, *codes))
+    results = cells(level, *codes)
     assert [(result.status, result.isolation) for result in results] == [("ok", level)] * 4
     assert results[1].value == "3"
 
 
 @confined
-def test_what_each_level_adds(run: Run) -> None:
+def test_what_each_level_adds(cells: Cells) -> None:
     """L1 has no network and no programs; L2 no files of others; from L1 on root gives up its id."""
     # A user's own file, and one that any user may read: permissions alone do not protect it.
     host = Path(__file__)
@@ -69,7 +83,7 @@ def test_what_each_level_adds(run: Run) -> None:
         "open('/proc/net/dev').read().count(':')",
         "import os; os.getuid()",
     )
-    found = {level: run(cells(level, *codes)) for level in LEVELS if level <= HIGHEST}
+    found = {level: cells(level, *codes) for level in LEVELS if level <= HIGHEST}
     assert [found[level][0].status for level in sorted(found)] == ["ok", "blocked", "blocked", "blocked"][: len(found)]
     assert found["L0"][1].status == "ok" and found["L2"][1].status == "blocked"
     assert found["L2"][2].status == "blocked"  # who the machine talks to
@@ -245,13 +259,13 @@ def test_numbers_are_those_of_this_machine() -> None:
         ("open('/tmp/x', 'w')", "Permission denied: '/tmp/x'"),
     ],
 )
-def test_a_refusal_says_what_is_disabled(run: Run, code: str, said: str) -> None:
-    (result,) = run(cells("auto", code))
+def test_a_refusal_says_what_is_disabled(cells: Cells, code: str, said: str) -> None:
+    (result,) = cells("auto", code)
     assert result.status == "blocked" and result.error is not None and said in result.error.message
 
 
 @confined
-def test_ordinary_work_is_not_refused(run: Run) -> None:
+def test_ordinary_work_is_not_refused(cells: Cells) -> None:
     codes = (
         "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    return 3\nasyncio.run(f())",
         "import threading\nt = threading.Thread(target=print, args=('in a thread',)); t.start(); t.join()",
@@ -264,7 +278,7 @@ def test_ordinary_work_is_not_refused(run: Run) -> None:
         "np.linalg.inv(np.eye(200)).sum()",
         "len(open('/proc/self/status').read()) > 100",
     )
-    results = run(cells("auto", *codes))
+    results = cells("auto", *codes)
     assert [(result.status, result.error) for result in results] == [("ok", None)] * len(codes)
     assert [result.value for result in results] == [
         "3",
@@ -309,11 +323,9 @@ def test_a_refusal_is_found_under_what_libraries_make_of_it() -> None:
         "import os\nfor i in range(300): os.mkdir(f'd{i}')",
     ],
 )
-def test_a_full_work_folder_ends_the_session_and_is_emptied(run: Run, code: str) -> None:
+def test_a_full_work_folder_ends_the_session_and_is_emptied(cells: Cells, code: str) -> None:
     limits = Limits(folder_mb=4, folder_files=200)
-    before, result, after, state = run(
-        cells("auto", "x = 1", code, "import os; len(os.listdir('.'))", "x", limits=limits)
-    )
+    before, result, after, state = cells("auto", "x = 1", code, "import os; len(os.listdir('.'))", "x", limits=limits)
     assert before.status == "ok"
     assert (result.status, result.state) == ("killed", "restored")
     assert result.error is not None and result.error.type == "DiskQuota"

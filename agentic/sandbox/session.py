@@ -26,7 +26,7 @@ FORGED = 1000
 WATCH_S = 0.2
 """How often the work folder is measured while a cell runs."""
 
-RESTORE_WAIT_S = 0.4
+RESTORE_WAIT_S = 0.25
 """How long a result waits for its killed session to be restored."""
 
 INTERRUPTS = 3
