@@ -375,6 +375,26 @@ def test_sessions_wait_while_the_budget_is_taken(run: Run) -> None:
     run(play())
 
 
+def test_hundreds_of_sessions_at_once(run: Run) -> None:
+    """More messages than the control socket holds: every one arrives."""
+
+    async def play() -> None:
+        async with Sandbox() as sandbox:
+            sessions = [await sandbox.session() for _ in range(8)]
+            zygote = sandbox._zygote
+            assert zygote is not None
+            for _ in range(500):
+                for number in range(8):
+                    zygote.signal(f"s{number + 1}.1", "SIGSTOP")
+                    zygote.signal(f"s{number + 1}.1", "SIGCONT")
+            results = await asyncio.gather(*(session.run("1 + 1", 20) for session in sessions))
+            assert [result.value for result in results] == ["2"] * 8
+            folder = sessions[0].folder.parent
+        assert not folder.exists()
+
+    run(play())
+
+
 def test_pids_are_those_of_live_processes(run: Run) -> None:
     async def play() -> None:
         async with Sandbox() as sandbox:

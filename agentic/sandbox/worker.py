@@ -20,9 +20,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from agentic.errors import UserError
 from agentic.sandbox.limits import Limits
 from agentic.sandbox.protocol import FrameDecoder, FrameError, encode
-
-KEPT_VARIABLES = ("TZ", "LANG", "LC_ALL", "LC_CTYPE")
-"""The only variables of the trainer that code may see."""
+from agentic.sandbox.variables import clean_environment
 
 LOG = "zygote.log"
 
@@ -204,6 +202,7 @@ class ZygoteProcess:
         self.folder = folder
         self.level = level
         self._workers: dict[str, Worker] = {}
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self._slots = asyncio.Semaphore(FORKS_IN_FLIGHT)
         self._ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.alive = False
@@ -224,7 +223,7 @@ class ZygoteProcess:
                     str(self.folder),
                     self.level,
                 ],
-                env=_environment(self.folder),
+                env=clean_environment(self.folder),
                 cwd=self.folder,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -258,6 +257,10 @@ class ZygoteProcess:
 
     def _lost(self) -> None:
         asyncio.get_running_loop().remove_reader(self._control)
+        asyncio.get_running_loop().remove_writer(self._control)
+        while self._unsent:
+            for fd in self._unsent.popleft()[1]:
+                os.close(fd)
         self.alive = False
         if not self._ready.done():
             self._ready.set_result(False)
@@ -315,9 +318,29 @@ class ZygoteProcess:
         self._send({"type": "signal", "session": name, "signal": number}, [])
 
     def _send(self, message: dict[str, Any], fds: list[int]) -> None:
-        if self.alive:
-            with suppress(BrokenPipeError, ConnectionResetError):  # `_lost` is about to be called
-                socket.send_fds(self._control, [json.dumps(message).encode()], fds)
+        """In order, and never blocking: what the socket has no room for (hundreds of sessions closing at once) waits."""
+        if not self.alive:
+            return
+        data = json.dumps(message).encode()
+        if self._unsent or not self._sent(data, fds):
+            self._unsent.append((data, [os.dup(fd) for fd in fds]))
+            asyncio.get_running_loop().add_writer(self._control, self._flush)
+
+    def _sent(self, data: bytes, fds: list[int]) -> bool:
+        try:
+            socket.send_fds(self._control, [data], fds)
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):  # `_lost` is about to be called
+            pass
+        return True
+
+    def _flush(self) -> None:
+        while self._unsent and self._sent(*self._unsent[0]):
+            for fd in self._unsent.popleft()[1]:
+                os.close(fd)
+        if not self._unsent:
+            asyncio.get_running_loop().remove_writer(self._control)
 
     async def close(self) -> None:
         """End the zygote and every session, and wait for it."""
@@ -352,26 +375,3 @@ def parse_reply(message: dict[str, Any], request: int) -> CellReply:
     if reply.id != request:
         raise FrameError("answer to another request")
     return reply
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    package_root = str(Path(__file__).resolve().parents[2])
-    cache = Path(os.environ.get("AGENTIC_CACHE") or Path.home() / ".cache" / "agentic")
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    return kept | {
-        "PATH": os.defpath,
-        "HOME": str(folder),
-        "PYTHONPATH": package_root,
-        "PYTHONSAFEPATH": "1",
-        "PYTHONNOUSERSITE": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUTF8": "1",
-        "PYTHONHASHSEED": "0",  # sets print in the same order in every session
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
-        "MALLOC_ARENA_MAX": "2",
-        "JE_ARROW_MALLOC_CONF": "background_thread:false",  # pyarrow's allocator; only one thread survives a fork
-        "ARROW_DEFAULT_MEMORY_POOL": "system",  # others reserve a GiB of address space, which RLIMIT_AS counts
-        "MPLBACKEND": "Agg",
-        "MPLCONFIGDIR": os.environ.get("MPLCONFIGDIR") or str(cache / "matplotlib"),  # keeps the font list between runs
-    }
