@@ -14,7 +14,7 @@ from typing import Literal
 
 from agentic.errors import UserError
 from agentic.records import ExecError, ExecResult
-from agentic.sandbox.folder import measure, remove_tree
+from agentic.sandbox.folder import measure, remove_tree, virtual_mb
 from agentic.sandbox.limits import Limits
 from agentic.sandbox.protocol import FrameError
 from agentic.sandbox.text import OutputRing, Scrubber, cut
@@ -145,6 +145,8 @@ class Session:
         except (Died, FrameError):
             why = self._zygote.last_words() or "its process ended at once"
             raise SandboxError(f"the sandbox could not start a session: {why}") from None
+        if self._worker.pid is not None:
+            self._worker.looked_at_mb = virtual_mb(self._worker.pid)
         if self._prelude:
             result = await self._execute(self._prelude, self._limits.start_s)
             if result.status != "ok":
@@ -211,10 +213,18 @@ class Session:
         worker.abandon()
 
     async def _is_folder_full(self, worker: Worker, after_s: float = 0.0) -> bool:
+        """Measured thoroughly where a cell is slow, or its process has grown enough to hide files in mappings."""
         if after_s:
             await asyncio.sleep(after_s)
         limits = self._limits
-        size, count = await asyncio.to_thread(measure, str(self.folder), worker.pid, limits.folder_files)
+
+        virtual = virtual_mb(worker.pid) if worker.pid is not None else 0.0
+        thorough = after_s > 0 or virtual > worker.looked_at_mb + limits.folder_mb / 4
+        if thorough:
+            worker.looked_at_mb = virtual
+            size, count = await asyncio.to_thread(measure, str(self.folder), worker.pid, limits.folder_files)
+        else:  # a thread would take longer than the few entries of an ordinary folder
+            size, count = measure(str(self.folder), worker.pid, limits.folder_files, mapped=False)
         return size > limits.folder_mb << 20 or count > limits.folder_files
 
     def _folder_full(self) -> ExecResult:

@@ -85,6 +85,8 @@ class Worker:
         self._requests = 0
         self.pid: int | None = None
         """Process id, valid until `exit_code` is set."""
+        self.looked_at_mb = 0.0
+        """Address space when its mappings were last read."""
         self._frozen = False
         self.exit_code: asyncio.Future[int | None] = self._loop.create_future()
         """Set by the zygote's report: >= 0 an exit status, < 0 minus a signal, None when the zygote itself is gone."""
