@@ -698,7 +698,7 @@ def same(one: object, other: object) -> bool:
     return missing[0] and missing[1] if any(missing) else bool(one == other) and not isinstance(one, bool)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     columns=st.lists(_name, min_size=1, max_size=4, unique_by=lambda name: name.casefold()),
     data=st.data(),
@@ -723,7 +723,7 @@ def test_sqlite_answers_as_plain_sqlite3(
         assert all(map(same, row, wanted)), (row, wanted)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(-(10**6), 10**6), st.floats(-1e6, 1e6) | st.none()), max_size=30
