@@ -231,7 +231,7 @@ site_packages_copy: open(f'{CANARY}/site-packages/canary.py', 'a').write('forged
 standard_library: open(os.__file__, 'r+')
 interpreter: open(sys.executable, 'r+b')
 answer_checker_file: open(f'{PACKAGE}/reward/answer.py', 'a')
-bytecode: import importlib.util as u; open(u.cache_from_source(f'{PACKAGE}/reward/answer.py'), 'ab')
+bytecode: open(f'{PACKAGE}/reward/answer.pyc', 'ab')
 tmp: open(f'/tmp/{PROBE}', 'w')
 tmp_canary: open(f'{CANARY}/canary.txt', 'w').write('forged')
 tmp_canary_unlink: os.unlink(f'{CANARY}/canary.txt')
