@@ -138,7 +138,9 @@ class LatentAttention(nn.Module):
         scores = scores.float() * self.scaling  # [B, heads, T]
         if mask is not None:
             seen = mask[:, 0, -1:, : scores.shape[-1]]
-            scores = scores.masked_fill(~seen, float("-inf")) if seen.dtype == torch.bool else scores + seen
+            # Finite, so that a padded query, which sees nothing, leaves numbers in the cache: 0 x nan would reach its row.
+            low = torch.finfo(scores.dtype).min
+            scores = scores.masked_fill(~seen, low) if seen.dtype == torch.bool else (scores + seen).clamp(min=low)
         weights = torch.softmax(scores, dim=-1).type_as(latent)
         mixed = (weights @ latent[:, 0]).view(batch, self.kv_heads, self.num_key_value_groups, -1)
         return torch.einsum("bkgc,kdc->bkgd", mixed, up_v).reshape(batch, 1, -1)
