@@ -53,8 +53,8 @@ def test_every_config_has_one_command_and_every_module_its_function() -> None:
 
 
 def test_every_command_and_option_is_explained() -> None:
-    tree = ast.parse((ROOT / "agentic" / "config.py").read_text(encoding="utf-8"))
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    modules = [ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "agentic" / "config").glob("*.py")]
+    classes = [node for tree in modules for node in tree.body if isinstance(node, ast.ClassDef)]
     assert {node.name for node in classes} == set(config.__all__)
     for node in classes:
         assert ast.get_docstring(node), node.name
