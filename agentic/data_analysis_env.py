@@ -89,9 +89,11 @@ class EnvironmentLimits:
 class Environment:
     """One episode. Use `reset`, then `step` for every action, then `score`; `close` always."""
 
-    def __init__(self, sandbox: Sandbox, limits: EnvironmentLimits | None = None) -> None:
+    def __init__(self, sandbox: Sandbox, limits: EnvironmentLimits | None = None, seed: str | None = None) -> None:
+        """`seed` starts the random generators of the Python session, so that an episode can be repeated exactly."""
         self.sandbox = sandbox
         self.limits = limits or EnvironmentLimits()
+        self.seed = seed
         self.task: Task | None = None
         self._session: Session | None = None
         self._tables: dict[str, Table] = {}
@@ -184,7 +186,7 @@ class Environment:
 
     async def _run(self, code: str) -> ExecResult:
         if self._session is None:
-            self._session = await self.sandbox.session(*self._files())
+            self._session = await self.sandbox.session(*self._files(), seed=self.seed)
         return await self._session.run(code, self.limits.cell_timeout_s)
 
     async def _sql(self, query: str, database: str) -> Observation:

@@ -29,12 +29,14 @@ class Tokens:
 
     ids: list[int]
     labels: list[int]
+    key: int = -1
+    """Who it is, for those who look up more about it; the row that holds it says so in `keys`."""
 
     @classmethod
-    def from_mask(cls, ids: list[int], mask: list[int]) -> Tokens:
+    def from_mask(cls, ids: list[int], mask: list[int], key: int = -1) -> Tokens:
         """The first token has no predecessor that could predict it, so it is never trained."""
         labels = [token if trained else IGNORED for token, trained in zip(ids, mask, strict=True)]
-        return cls(ids, [IGNORED, *labels[1:]])
+        return cls(ids, [IGNORED, *labels[1:]], key)
 
     @property
     def trained(self) -> int:
@@ -61,6 +63,8 @@ class Row:
     """Group of each token, from 1."""
     segments: list[int]
     """0: prefix of the group; k >= 1: its k-th example."""
+    keys: list[int]
+    """Of the examples in the order in which they stand: their trained tokens follow one another in this order."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -136,10 +140,11 @@ def _clusters(examples: Sequence[Tokens]) -> list[list[Tokens]]:
 
 def make_row(groups: Sequence[Group]) -> Row:
     """Lay groups out one after another."""
-    row = Row([], [], [], [], [])
+    row = Row([], [], [], [], [], [])
     for number, group in enumerate(groups, start=1):
         parts = [(0, group.examples[0], 0, group.prefix)]
         parts += [(k, example, group.prefix, len(example.ids)) for k, example in enumerate(group.examples, start=1)]
+        row.keys += [example.key for example in group.examples]
         for segment, example, start, end in parts:
             row.ids += example.ids[start:end]
             row.labels += example.labels[start:end]
