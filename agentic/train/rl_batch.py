@@ -76,6 +76,8 @@ class MicroBatch:
     advantages: torch.Tensor
     logprobs: torch.Tensor
     """float32 [N]; logprobs of the sampler, 0 for expert tokens."""
+    old: torch.Tensor | None = None
+    """float32 [sampled tokens]: logprobs of the trainer before the first update on this batch."""
 
     @property
     def tokens(self) -> int:
