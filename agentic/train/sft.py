@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agentic import run_folder
 from agentic.config import SftConfig
@@ -26,6 +26,8 @@ from agentic.model.quiet import quiet_libraries
 from agentic.model.searchlm import register as register_searchlm
 from agentic.train import runlog
 from agentic.train.adapter import Adapter, adapter_of, halve_adapter, tokenizer_folder
+from agentic.train.checkpoints import Checkpoints, read_seal
+from agentic.train.launch import autocast_type, say
 from agentic.train.packing import Row, Tokens, make_batches
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def run(config: SftConfig) -> int:
     if config.dry_run:
         return 0
     facts = {"data_hash": digest, "template_hash": renderer.template_hash, "end_ids": renderer.end_ids}
-    checkpoint = _prepare_folder(config, facts)
+    checkpoint = _prepare_folder(config, Checkpoints(config.output_dir), facts)
     return _train(config, folder, adapter, renderer, corpus, batches, facts, checkpoint)
 
 
@@ -121,12 +123,12 @@ def _say_plan(config: SftConfig, corpus: Corpus, batches: list[list[Row]]) -> No
     computed = sum(len(row) for batch in batches for row in batch)
     padded = sum(len(batch) * max(map(len, batch)) for batch in batches)
     steps = _total_steps(config, len(batches))
-    _say(
+    say(
         f"{len(corpus.examples)} examples, {corpus.tokens} tokens, {corpus.trained} trained "
         f"({corpus.trained / corpus.tokens:.1%}); dropped {corpus.too_long} longer than {config.max_length} tokens, "
         f"{corpus.untrained} without trained tokens"
     )
-    _say(
+    say(
         f"packed into {computed} tokens ({computed / corpus.tokens:.0%}), padding {1 - computed / padded:.1%}; "
         f"{len(batches)} batches, {steps} optimizer steps"
         + (f" or {config.max_minutes:g} minutes" if config.max_minutes is not None else "")
@@ -156,12 +158,12 @@ def _check_options(config: SftConfig) -> None:
         raise UserError(f"--lr_scheduler_type {config.lr_scheduler_type}: choose one of {', '.join(names)}")
 
 
-def _prepare_folder(config: SftConfig, facts: dict[str, Any]) -> Path | None:
+def _prepare_folder(config: SftConfig, store: Checkpoints, facts: dict[str, Any]) -> Path | None:
     """Make the run folder and find the checkpoint to continue from (None: start anew)."""
     output = config.output_dir
-    shutil.rmtree(output / "saving", ignore_errors=True)  # left by a run that was killed while saving
+    shutil.rmtree(store.staging, ignore_errors=True)  # left by a run that was killed while saving
     if not config.resume_from_checkpoint:
-        if runlog.checkpoints(output) or (output / "final").exists():
+        if store.all() or (output / "final").exists():
             raise UserError(
                 f"{output}: holds a run already; add --resume_from_checkpoint to continue it, "
                 "or name another --output_dir"
@@ -170,40 +172,19 @@ def _prepare_folder(config: SftConfig, facts: dict[str, Any]) -> Path | None:
         run_folder.open_run(output, config, "sft", facts=facts, restart=True)
         (output / run_folder.METRICS).unlink(missing_ok=True)
         return None
-    checkpoint, broken = runlog.newest_whole(output)
-    if checkpoint is not None:
+    if store.newest_whole()[0] is not None:
         if not (output / run_folder.CONFIG).exists():
             raise UserError(
                 f"{output}: has no {run_folder.CONFIG} that says what its run is; name another --output_dir"
             )
         run_folder.open_run(output, config, "sft", _MAY_CHANGE, facts=facts)
-    for path in broken:
-        _say(f"{path}: half-written, moved to {path.name}.broken")
-        shutil.rmtree(path.with_suffix(".broken"), ignore_errors=True)
-        path.rename(path.with_suffix(".broken"))
-    if checkpoint is None:
-        raise UserError(f"{output}: no whole checkpoint to resume from; start without --resume_from_checkpoint")
-    runlog.cut_metrics(output / run_folder.METRICS, int(checkpoint.name.removeprefix("checkpoint-")))
-    _say(f"resuming from {checkpoint}")
+    checkpoint = store.resumable("start without --resume_from_checkpoint", say)
+    runlog.cut_metrics(output / run_folder.METRICS, store.step(checkpoint) or 0)
+    say(f"resuming from {checkpoint}")
     return checkpoint
 
 
 # -------------------------------------------------------------------------------------------- training
-
-
-def autocast_type(dtype: str) -> Literal["float32", "bfloat16", "float16"]:
-    """The autocast type for this machine. Raises UserError for float16 on a CPU (it overflows, and is slow there)."""
-    import torch
-
-    gpu = torch.cuda.is_available()
-    if dtype == "auto":
-        fast = torch.cuda.is_bf16_supported() if gpu else torch.cpu._is_avx512_bf16_supported()
-        return "bfloat16" if fast else "float32"
-    if dtype == "float16":
-        if not gpu:
-            raise UserError("--dtype float16 needs a GPU; use bfloat16 or float32 on a CPU")
-        return "float16"
-    return "bfloat16" if dtype == "bfloat16" else "float32"
 
 
 def _train(
@@ -279,8 +260,8 @@ def _train(
             task_type="CAUSAL_LM",
         )
     pad_id = tokenizer.pad_token_id
-    progress = Progress(config.output_dir / run_folder.METRICS, _say)
-    seal = (runlog.read_seal(checkpoint) if checkpoint else None) or {}
+    progress = Progress(config.output_dir / run_folder.METRICS, say)
+    seal = (read_seal(checkpoint) if checkpoint else None) or {}
     trainer = PackedTrainer(
         model=model,
         args=arguments,
@@ -294,17 +275,18 @@ def _train(
         tokens_trained=seal.get("tokens_trained", 0),
     )
     progress.trainer = trainer
+    trainer.store = Checkpoints(config.output_dir)
     trainer.remove_callback(PrinterCallback)
     with _stop_on_signal(progress):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if progress.stop_requested:
-        _say(
+        say(
             f"stopped after step {trainer.state.global_step}; a checkpoint is in {config.output_dir}. "
             "Continue with the same command and --resume_from_checkpoint"
         )
         return INTERRUPTED
     if progress.timed_out:
-        _say(f"time limit of {config.max_minutes:g} minutes reached after step {trainer.state.global_step}")
+        say(f"time limit of {config.max_minutes:g} minutes reached after step {trainer.state.global_step}")
     _export(config, trainer, adapter, renderer, corpus, facts)
     return 0
 
@@ -320,7 +302,7 @@ def _stop_on_signal(progress: Progress) -> Iterator[None]:
         if progress.stop_requested:
             raise KeyboardInterrupt
         progress.stop_requested = True
-        _say("stopping after this step (again to stop at once)")
+        say("stopping after this step (again to stop at once)")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -380,9 +362,4 @@ def _export(
     )
     shutil.rmtree(final, ignore_errors=True)
     staging.rename(final)
-    _say(f"wrote {final}")
-
-
-def _say(text: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(text, flush=True)
+    say(f"wrote {final}")

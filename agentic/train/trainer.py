@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from trl import SFTTrainer
 from agentic import jsonl
 from agentic.train.attention import Segment, layout
 from agentic.train.packing import IGNORED, Row, collate, segment_bounds
-from agentic.train.runlog import checkpoints, seal
+from agentic.train.saving import SealedSaving
 
 
 def with_layout(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
@@ -30,7 +29,7 @@ def with_layout(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
     return batch
 
 
-class PackedTrainer(SFTTrainer):  # type: ignore[misc]
+class PackedTrainer(SealedSaving, SFTTrainer):  # type: ignore[misc]
     """SFT whose loss is the mean over all trained tokens of an optimizer step.
 
     Logits are computed only where a token is trained: a hook in front of the output layer picks those positions, so the
@@ -120,42 +119,8 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Save under a temporary folder, seal it, rename it: a checkpoint is whole or not there."""
-        target = Path(self.args.output_dir)
-        staging = target / "saving"
-        folder = f"checkpoint-{self.state.global_step}"
-        self._staging = staging
-        try:
-            super(SFTTrainer, self)._save_checkpoint(model, trial)  # without TRL's card; final/ gets ours
-        finally:
-            self._staging = None
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            seal(
-                staging / folder,
-                step=self.state.global_step,
-                elapsed_s=round(self.elapsed_s, 1),
-                tokens_trained=self.tokens_trained,
-            )
-            remove(target / folder)
-            os.rename(staging / folder, target / folder)
-            staging.rmdir()
-            for old in checkpoints(target)[self.args.save_total_limit or None :]:
-                remove(old)
-
-    _staging: Path | None = None
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._staging) if self._staging is not None else str(super()._get_output_dir(trial))
-
-
-def remove(folder: Path) -> None:
-    """Delete a folder if it is there."""
-    import shutil
-
-    if folder.exists():
-        shutil.rmtree(folder)
+    def seal_facts(self) -> dict[str, Any]:
+        return {"elapsed_s": round(self.elapsed_s, 1), "tokens_trained": self.tokens_trained}
 
 
 def _schedule_function(name: str, steps: int) -> Callable[[int], float]:
