@@ -61,6 +61,9 @@ class TokenPolicy:
         conversation.rendered = len(conversation.messages) + 1
         return Reply(self.renderer.decode(generation.ids), generation.stop_reason, len(generation.ids))
 
+    async def close(self) -> None:
+        """Let go of what the sampler holds."""
+
     def _between(self, conversation: Conversation) -> list[int]:
         """Ids from the end of the last turn to the next generation prompt."""
         ids = self.renderer.continuation_ids(conversation.messages, conversation.rendered, conversation.tools)

@@ -25,7 +25,9 @@ def check_stream(trajectory: Trajectory, end_ids: Collection[int]) -> None:
     """Assert what the token stream of a trajectory promises (training.md, "Masks"); AssertionError says which."""
     where = f"task {trajectory.task_id}, sample {trajectory.sample}"
     ids, mask, logprobs = trajectory.completion_ids, trajectory.mask, trajectory.logprobs
-    assert len(ids) == len(mask) == len(logprobs), f"{where}: {len(ids)} ids, {len(mask)} mask, {len(logprobs)} logprobs"
+    assert len(ids) == len(mask) == len(logprobs), (
+        f"{where}: {len(ids)} ids, {len(mask)} mask, {len(logprobs)} logprobs"
+    )
     sampled = sum(turn.generated_tokens for turn in trajectory.turns)
     assert sum(mask) == sampled, f"{where}: {sum(mask)} tokens are trained, {sampled} were sampled"
     if not ids:

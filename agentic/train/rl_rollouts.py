@@ -30,9 +30,7 @@ class Sampler(Protocol):
     generated: int
     """Tokens sampled so far."""
 
-    async def run(
-        self, episodes: Sequence[Episode[T]], *, concurrency: int, seed: str, temperature: float
-    ) -> list[T]:
+    async def run(self, episodes: Sequence[Episode[T]], *, concurrency: int, seed: str, temperature: float) -> list[T]:
         """Results in the order of `episodes`. `seed` and a request's own key decide its random numbers."""
         ...
 

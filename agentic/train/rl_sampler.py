@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from agentic.config import TrainConfig
 from agentic.model.chat import Renderer
 from agentic.policy.generate import Engine
 from agentic.policy.hf import load_model
@@ -56,9 +57,7 @@ class LocalSampler:
         self.table.engine.forget()
         self.table.version = version
 
-    async def run(
-        self, episodes: Sequence[Episode[T]], *, concurrency: int, seed: str, temperature: float
-    ) -> list[T]:
+    async def run(self, episodes: Sequence[Episode[T]], *, concurrency: int, seed: str, temperature: float) -> list[T]:
         self.table.engine.seed = seed
         self.table.engine.temperature = temperature
         return await self.table.run(episodes, concurrency)
@@ -68,35 +67,43 @@ class LocalSampler:
 
 
 def copy_weights(model: torch.nn.Module, copy: torch.nn.Module, only_trained: bool = False) -> None:
-    """Weights of `model` into `copy`, adapters merged in float32 and rounded once.
+    """Weights of `model` into `copy`, adapters merged in float32 and rounded once."""
+    targets = dict(copy.named_parameters())
+    with torch.no_grad():
+        for name, weight in merged_weights(model, only_trained):
+            targets[name].copy_(weight)
 
-    `only_trained`: what is frozen is there already.
+
+def merged_weights(model: torch.nn.Module, only_trained: bool = False) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and weights of the model without adapters, into which they are merged.
+
+    `only_trained`: without what is frozen. Under ZeRO-3 every weight is whole while it is at hand, and every process has
+    to come along.
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     source: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
-    targets = dict(copy.named_parameters())
     adapted: set[str] = set()
     with torch.no_grad():
         for name, module in source.named_modules():
             if isinstance(module, BaseTunerLayer):
                 layer: Any = module
+                adapted.add(f"{name}.")
                 with gathered(list(layer.parameters())):
                     merged = layer.base_layer.weight.float()
                     for adapter in layer.active_adapters:
                         merged = merged + layer.get_delta_weight(adapter).float()
-                    targets[f"{name}.weight"].copy_(merged)
-                adapted.add(f"{name}.")
+                    yield f"{name}.weight", merged
         for name, parameter in source.named_parameters():
-            layer_name = next((prefix for prefix in adapted if name.startswith(prefix)), None)
-            if layer_name is not None:
-                if only_trained or not name.startswith(f"{layer_name}base_layer.") or name.endswith(".weight"):
-                    continue
-                name = name.replace(".base_layer.", ".")
+            if any(name.startswith(prefix) for prefix in adapted):
+                head, base, tail = name.partition(".base_layer.")
+                if not base or tail == "weight" or only_trained:
+                    continue  # merged above, or frozen
+                name = f"{head}.{tail}"
             elif only_trained and not parameter.requires_grad:
                 continue
             with gathered([parameter]):
-                targets[name].copy_(parameter)
+                yield name, parameter.detach()
 
 
 @contextmanager
@@ -109,3 +116,22 @@ def gathered(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
             yield
     else:
         yield
+
+
+def make_sampler(config: TrainConfig, base_folder: str, renderer: Renderer) -> Any:
+    """The sampler that the options ask for."""
+    deterministic = config.deterministic
+    if deterministic is None:
+        deterministic = not torch.cuda.is_available()
+    if config.endpoint is not None:
+        from agentic.train.rl_endpoint import EndpointSampler
+
+        return EndpointSampler(config.endpoint, renderer, sync=config.endpoint_sync)
+    return LocalSampler(
+        base_folder,
+        renderer,
+        dtype=config.sampler_dtype,
+        batch_size=config.rollout_batch_size,
+        temperature=config.temperature,
+        deterministic=deterministic,
+    )

@@ -37,9 +37,9 @@ def read_sources(paths: Sequence[Path]) -> list[Source]:
             if not task.checks:
                 raise UserError(f"{path}: task {task.id} has no checks, so no answer to it can be rewarded; remove it")
             task_tools(task)
-            for ref in [*task.tables, *task.databases]:
-                if not os.path.isfile(base_dir / ref.path):
-                    raise UserError(f"{path}: task {task.id}: {base_dir / ref.path} does not exist")
+            for file in [*(table.path for table in task.tables), *(database.path for database in task.databases)]:
+                if not os.path.isfile(base_dir / file):
+                    raise UserError(f"{path}: task {task.id}: {base_dir / file} does not exist")
             found[task.id] = Source(task, base_dir)
     if not found:
         raise UserError(f"{', '.join(map(str, paths))}: no tasks in there")
