@@ -1,0 +1,264 @@
+"""One RL run on one process: what the trainer, the rollouts and the evaluation share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentic.config import TrainConfig
+from agentic.data_analysis_env import task_tools
+from agentic.model.chat import Renderer
+from agentic.rollout import RolloutLimits
+from agentic.sandbox import Sandbox
+from agentic.train.adapter import Adapter
+from agentic.train.checkpoints import Checkpoints, read_seal
+from agentic.train.documented import places
+from agentic.train.launch import say
+from agentic.train.rl_data import Share, Stopwatch, build, observe, sample_rows
+from agentic.train.rl_interrupt import Interrupted, RolloutLoop, stop_on_signal
+from agentic.train.rl_rollouts import Collected, Collector, Plan
+from agentic.train.rl_tasks import Expert, Order, Source
+from agentic.train.schedule import gamma as gamma_schedule
+from agentic.train.sums import Sums
+
+if TYPE_CHECKING:
+    from agentic.train.rl_trainer import RLTrainer
+
+INTERRUPTED = 130
+
+
+class Job:
+    """One training run on this process."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        args: Any,
+        folder: str,
+        adapter: Adapter | None,
+        renderer: Renderer,
+        facts: dict[str, Any],
+        store: Checkpoints,
+        checkpoint: Path | None,
+        sources: list[Source],
+        dev: list[Source],
+        dtype: str,
+    ) -> None:
+        self.config, self.args, self.renderer, self.facts = config, args, renderer, facts
+        self.folder, self.adapter, self.store, self.checkpoint, self.dtype = folder, adapter, store, checkpoint, dtype
+        self.sources, self.dev = sources, dev
+        self.share = Share(
+            args.process_index, args.world_size, config.batch_size * config.accumulation_steps * args.world_size
+        )
+        self.order = Order(len(sources), config.seed)
+        self.expert = Expert(sources, renderer, config.max_length)
+        self.sandbox = Sandbox()
+        self.loop = RolloutLoop()
+        self.watch = Stopwatch()
+        self.trainer: RLTrainer
+        self.collected: Collected | None = None
+
+    # ------------------------------------------------------------------------------------------ schedule
+
+    def gamma(self, step: int) -> float:
+        """Weight of the SFT term at an optimizer step."""
+        config, total = self.config, self.args.max_steps
+        if config.strategy in ("sft", "rl"):
+            return float(config.strategy == "sft")
+        progress = self.trainer.progress_at(step)
+        if config.strategy == "sft-then-rl":
+            return float(progress < config.sft_share)
+        by_clock = round(progress * total) if self.trainer.max_s else 0
+        return gamma_schedule(max(step, by_clock), total, config.gamma_schedule, config.gamma_start, config.gamma_end)
+
+    def sft_rate(self, step: int) -> float:
+        """Factor of the learning rate in steps that are SFT alone."""
+        rate = self.config.sft_learning_rate
+        return rate / self.config.learning_rate if rate is not None and self.gamma(step) == 1.0 else 1.0
+
+    # ---------------------------------------------------------------------------------------------- data
+
+    def prepare(self, step: int) -> Any:
+        """The data of a step on this process; its rollouts come from the weights as they are now."""
+        from accelerate.utils import gather_object
+
+        from agentic.train.rl_trainer import StepData
+
+        config, gamma, sums = self.config, self.gamma(step), Sums()
+        turn = step // config.num_iterations
+        self.collected = None
+        if gamma < 1:
+            self.sync(step)
+            before = self.sampler.generated
+            with self.watch("rollout"):
+                self.collected = self.loop.run(self.collector.collect(turn, self.share.slots, self.share.prompts))
+            observe(self.collected, sums)
+            sums.add("tokens/generated", float(self.sampler.generated - before), 0.0)
+        with self.watch("pack"):
+            batches, expert_tokens, own_tokens = build(
+                turn,
+                gamma,
+                self.collected,
+                self.order,
+                self.expert,
+                self.share,
+                config.loss_type,
+                config.tokens_per_batch,
+                gather_object,
+            )
+        return StepData(batches, gamma, sums, expert_tokens, own_tokens)
+
+    def sync(self, step: int) -> None:
+        """The sampler's weights are those after optimizer step `step`."""
+        version = f"step-{step}"
+        if self.sampler.version != version:
+            with self.watch("sync"):
+                self.sampler.sync(self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped), version)
+
+    def evaluate(self) -> dict[str, float]:
+        self.sync(self.trainer.state.global_step)
+        found: dict[str, float] = self.loop.run(self.evaluation.run(), may_cancel=False)
+        return found
+
+    def sample_rows(self, step: int) -> Sequence[dict[str, Any]]:
+        return sample_rows(self.collected.all, step, 4) if self.collected else []
+
+    # ------------------------------------------------------------------------------------------ training
+
+    def train(self) -> int:
+        try:
+            self._build()
+            with stop_on_signal(self.loop, self.progress):
+                return self._train()
+        finally:
+            self.loop.run(self._close(), may_cancel=False)
+            self.loop.close()
+
+    async def _close(self) -> None:
+        await self.sandbox.close()
+        if hasattr(self, "sampler"):
+            await self.sampler.close()
+
+    def _build(self) -> None:
+        from datasets import Dataset
+        from transformers import PrinterCallback
+
+        from agentic.train.rl_export import Exporter
+        from agentic.train.rl_loss import LossOptions
+        from agentic.train.rl_model import load_trainable, unsharded
+        from agentic.train.rl_progress import Evaluation, RLProgress
+        from agentic.train.rl_sampler import make_sampler
+        from agentic.train.rl_trainer import RLTrainer
+
+        config, args = self.config, self.args
+        model = load_trainable(self.folder, self.adapter, config.lora_rank, self.dtype, self.renderer)
+        with unsharded():
+            base = self.adapter.base_folder if self.adapter else self.folder
+            self.sampler = make_sampler(config, base, self.renderer)
+        plan = Plan(
+            num_generations=config.num_generations,
+            temperature=config.temperature,
+            limits=RolloutLimits(
+                max_new_tokens=config.max_new_tokens,
+                max_total_tokens=config.max_total_tokens,
+                deadline_s=config.deadline_s,
+                concurrency=config.rollout_batch_size,
+            ),
+            max_turns=config.max_turns,
+            max_resamples=config.max_resamples,
+            preset=config.reward,
+            truncated=config.truncated,
+            scale=config.advantage_scale,
+            seed=config.seed,
+        )
+        end_ids = self.renderer.end_ids
+        self.collector = Collector(self.sources, self.order, self.sampler, self.sandbox, plan, end_ids)
+        dev_order = Order(max(1, len(self.dev)), config.seed)
+        self.evaluation = Evaluation(
+            Collector(self.dev, dev_order, self.sampler, self.sandbox, plan, end_ids),
+            config.dev_samples,
+            args.process_index,
+            args.world_size,
+        )
+        tools = {tool.name: tool.schema() for source in self.sources for tool in task_tools(source.task)}
+        self.export = Exporter(config, self.adapter, self.renderer, self.facts, list(tools.values()), len(self.sources))
+        seal = (read_seal(self.checkpoint) if self.checkpoint else None) or {}
+        self.progress = RLProgress(
+            config.output_dir,
+            say,
+            evaluate=self.evaluate if self.dev else None,
+            eval_steps=config.eval_steps,
+            save_best=self._save_best,
+            samples=self.sample_rows,
+            sample_steps=config.sample_steps,
+            best=seal.get("best"),
+            watch=self.watch,
+        )
+        trainer = RLTrainer(
+            model=model.model,
+            args=args,
+            train_dataset=Dataset.from_dict({"step": list(range(args.max_steps * args.world_size))}),
+            data_collator=lambda items: {"step": [item["step"] for item in items]},
+            processing_class=self.renderer.tokenizer,
+            peft_config=model.peft_config,
+            callbacks=[self.progress],
+            max_minutes=config.max_minutes,
+            elapsed_s=seal.get("elapsed_s", 0.0),
+            tokens_trained=seal.get("tokens_trained", 0),
+            prepare=self.prepare,
+            loss_options=LossOptions(
+                config.loss_type,
+                config.epsilon_low,
+                config.epsilon_high,
+                config.importance_cap,
+                config.temperature,
+            ),
+            num_iterations=config.num_iterations,
+            sft_rate=self.sft_rate,
+            progress=self.progress,
+        )
+        self.trainer = self.progress.trainer = trainer
+        trainer.store = self.store
+        if config.save_weight:
+            trainer.light_weights = places(config.save_weight, config.save_dir, trainer.model.config).weights
+        trainer.remove_callback(PrinterCallback)
+
+    def _train(self) -> int:
+        trainer, progress = self.trainer, self.progress
+        try:
+            trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
+        except Interrupted:  # between two steps, as far as weights and optimizer go
+            step = trainer.state.global_step
+            saved = self.store.newest_whole()[0]
+            if step and (saved is None or self.store.step(saved) != step):
+                trainer._save_checkpoint(trainer.model, None)
+        step = trainer.state.global_step
+        if progress.stop_requested:
+            say(
+                f"stopped after step {step}; "
+                + (
+                    f"a checkpoint is in {self.store.folder}. Continue with the same command and --resume"
+                    if step
+                    else "nothing was trained yet"
+                )
+            )
+            return INTERRUPTED
+        if progress.timed_out:
+            say(f"time limit of {self.config.max_minutes:g} minutes reached after step {step}")
+        trainer.write_light_weights()
+        best = progress.best
+        self.export(trainer, self.config.output_dir / "final")
+        say(f"wrote {self.config.output_dir / 'final'}")
+        if best:
+            say(f"best on the dev tasks: step {best['step']}, in {self.config.output_dir / 'best'}")
+        return 0
+
+    def _save_best(self, best: dict[str, float]) -> None:
+        tasks = len(self.dev)
+        scores = {
+            f"{name} success on {tasks} dev tasks": f"{best[name]:.3f}"
+            for name in ("greedy", "sampled")
+            if name in best
+        }
+        self.export(self.trainer, self.config.output_dir / "best", scores)
