@@ -30,8 +30,9 @@ from agentic.records import Message
 from agentic.run_folder import open_run
 from agentic.train import attention
 from agentic.train.checkpoints import Checkpoints, read_seal, seal
+from agentic.train.corpus import load_corpus
 from agentic.train.packing import make_batches
-from agentic.train.sft import load_corpus, run
+from agentic.train.sft import run
 from agentic.train.trainer import with_layout
 
 

@@ -73,13 +73,9 @@ def load_tokenizer(folder: Path) -> Any:
         raise UserError(f"{folder}: cannot be read as a tokenizer ({str(error).splitlines()[0][:200]})") from None
 
 
-def load_weight(name: str, save_dir: Path, model_config: Any) -> SearchLMForCausalLM:
-    """A float32 model with the weights called `name` (`pretrain_searchlm`), loaded strictly.
-
-    Raises UserError for a missing file, naming the weights that are there, and for one that does not fit.
-    """
-    from agentic.model.searchlm.checkpoint import load_weights, weight_file
-    from agentic.model.searchlm.modeling import SearchLMForCausalLM
+def find_weight(name: str, save_dir: Path, model_config: Any) -> Path:
+    """The file of the weights called `name` (`pretrain_searchlm`). Raises UserError that names the weights that are there."""
+    from agentic.model.searchlm.checkpoint import weight_file
 
     path = weight_file(at_root(save_dir), name, model_config)
     if not path.is_file():
@@ -87,6 +83,15 @@ def load_weight(name: str, save_dir: Path, model_config: Any) -> SearchLMForCaus
         there = sorted(other.name.removesuffix(ending) for other in path.parent.glob(f"*{ending}"))
         known = f"there are: {', '.join(there)}" if there else f"{path.parent} holds no *{ending}"
         raise UserError(f"{path}: no such weight file ({known}); copy it there, or name others with --from_weight")
+    return path
+
+
+def load_weight(name: str, save_dir: Path, model_config: Any) -> SearchLMForCausalLM:
+    """A float32 model of this SearchLMConfig with the weights called `name`, loaded strictly (UserError otherwise)."""
+    from agentic.model.searchlm.checkpoint import load_weights
+    from agentic.model.searchlm.modeling import SearchLMForCausalLM
+
+    path = find_weight(name, save_dir, model_config)
     model = SearchLMForCausalLM(model_config)
     load_weights(model, path)
     return model

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ class Row:
     """Group of each token, from 1."""
     segments: list[int]
     """0: prefix of the group; k >= 1: its k-th example."""
-    keys: list[int]
+    keys: list[int] = field(default_factory=list)
     """Of the examples in the order in which they stand: their trained tokens follow one another in this order."""
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ def _clusters(examples: Sequence[Tokens]) -> list[list[Tokens]]:
 
 def make_row(groups: Sequence[Group]) -> Row:
     """Lay groups out one after another."""
-    row = Row([], [], [], [], [], [])
+    row = Row([], [], [], [], [])
     for number, group in enumerate(groups, start=1):
         parts = [(0, group.examples[0], 0, group.prefix)]
         parts += [(k, example, group.prefix, len(example.ids)) for k, example in enumerate(group.examples, start=1)]

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from agentic import run_folder
-from agentic.config import TrainConfig
 from agentic.model.card import write_card
 from agentic.model.chat import Renderer
-from agentic.train.adapter import Adapter, halve_adapter
+from agentic.train.adapter import halve_adapter
+from agentic.train.rl_setup import Setup
 
 
 @dataclass(frozen=True)
 class Exporter:
     """Writes the trainer's weights as they are now. Every process calls it; the first one writes."""
 
-    config: TrainConfig
-    adapter: Adapter | None
+    setup: Setup
     renderer: Renderer
     facts: dict[str, Any]
     tools: list[dict[str, Any]]
@@ -36,12 +35,11 @@ class Exporter:
         state = trainer.gathered_state()
         if not trainer.is_world_process_zero():
             return
-        config, adapter = self.config, self.adapter
+        config, base = self.setup.options, self.setup.base
         model = trainer.accelerator.unwrap_model(trainer.model)
         staging = folder.with_name(f".{folder.name}.{os.getpid()}")
         shutil.rmtree(staging, ignore_errors=True)
-        base_name = adapter.base_name if adapter else (config.model_name_or_path or config.from_weight or "smollm2")
-        with _for_inference(model, base_name):
+        with _for_inference(model, base.name):
             model.save_pretrained(staging, state_dict=state)
         if config.lora_rank:
             halve_adapter(staging / "adapter_model.safetensors")
@@ -50,13 +48,13 @@ class Exporter:
         machine, git = run_folder.machine(), run_folder.git_state()
         algorithm = "" if config.strategy == "sft" else f", {config.loss_type}, G = {config.num_generations}"
         kind = f"LoRA, rank {config.lora_rank}, all linear layers" if config.lora_rank else "full fine-tuning"
-        start = config.model_name_or_path if adapter else None
+        start = config.model_name_or_path if base.adapter else None
         write_card(
             staging,
             **self.facts,
             name=config.output_dir.resolve().name,
             trainer="agentic train",
-            base_model=base_name,
+            base_model=base.name,
             method=f"{kind}; {config.strategy}{algorithm}" + (f", continued from {start}" if start else ""),
             command=shlex.join(["agentic", *sys.argv[1:]]),
             data=[path.name for path in config.data_path],

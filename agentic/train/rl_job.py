@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentic.config import TrainConfig
 from agentic.data_analysis_env import task_tools
 from agentic.model.chat import Renderer
 from agentic.rollout import RolloutLimits
 from agentic.sandbox import Sandbox
-from agentic.train.adapter import Adapter
-from agentic.train.checkpoints import Checkpoints, read_seal
-from agentic.train.documented import places
+from agentic.train.checkpoints import read_seal
 from agentic.train.launch import say
 from agentic.train.rl_data import Share, Stopwatch, build, observe, sample_rows
 from agentic.train.rl_interrupt import Interrupted, RolloutLoop, stop_on_signal
 from agentic.train.rl_rollouts import Collected, Collector, Plan
+from agentic.train.rl_setup import Setup
 from agentic.train.rl_tasks import Expert, Order, Source
 from agentic.train.schedule import gamma as gamma_schedule
 from agentic.train.sums import Sums
@@ -33,24 +31,19 @@ class Job:
 
     def __init__(
         self,
-        config: TrainConfig,
+        setup: Setup,
         args: Any,
-        folder: str,
-        adapter: Adapter | None,
         renderer: Renderer,
         facts: dict[str, Any],
-        store: Checkpoints,
         checkpoint: Path | None,
         sources: list[Source],
         dev: list[Source],
-        dtype: str,
     ) -> None:
-        self.config, self.args, self.renderer, self.facts = config, args, renderer, facts
-        self.folder, self.adapter, self.store, self.checkpoint, self.dtype = folder, adapter, store, checkpoint, dtype
-        self.sources, self.dev = sources, dev
-        self.share = Share(
-            args.process_index, args.world_size, config.batch_size * config.accumulation_steps * args.world_size
-        )
+        config = setup.options
+        self.setup, self.config, self.args, self.renderer, self.facts = setup, config, args, renderer, facts
+        self.checkpoint, self.sources, self.dev = checkpoint, sources, dev
+        each = config.batch_size * config.accumulation_steps
+        self.share = Share(args.process_index, args.world_size, each * args.world_size)
         self.order = Order(len(sources), config.seed)
         self.expert = Expert(sources, renderer, config.max_length)
         self.sandbox = Sandbox()
@@ -141,21 +134,18 @@ class Job:
             await self.sampler.close()
 
     def _build(self) -> None:
-        from datasets import Dataset
         from transformers import PrinterCallback
 
         from agentic.train.rl_export import Exporter
         from agentic.train.rl_loss import LossOptions
-        from agentic.train.rl_model import load_trainable, unsharded
+        from agentic.train.rl_model import load_trainable
         from agentic.train.rl_progress import Evaluation, RLProgress
         from agentic.train.rl_sampler import make_sampler
         from agentic.train.rl_trainer import RLTrainer
 
         config, args = self.config, self.args
-        model = load_trainable(self.folder, self.adapter, config.lora_rank, self.dtype, self.renderer)
-        with unsharded():
-            base = self.adapter.base_folder if self.adapter else self.folder
-            self.sampler = make_sampler(config, base, self.renderer)
+        model, lora_config = load_trainable(self.setup, self.renderer, args.bf16)
+        self.sampler = make_sampler(self.setup, self.renderer)
         plan = Plan(
             num_generations=config.num_generations,
             temperature=config.temperature,
@@ -182,7 +172,7 @@ class Job:
             args.world_size,
         )
         tools = {tool.name: tool.schema() for source in self.sources for tool in task_tools(source.task)}
-        self.export = Exporter(config, self.adapter, self.renderer, self.facts, list(tools.values()), len(self.sources))
+        self.export = Exporter(self.setup, self.renderer, self.facts, list(tools.values()), len(self.sources))
         seal = (read_seal(self.checkpoint) if self.checkpoint else None) or {}
         self.progress = RLProgress(
             config.output_dir,
@@ -196,12 +186,11 @@ class Job:
             watch=self.watch,
         )
         trainer = RLTrainer(
-            model=model.model,
+            model=model,
             args=args,
-            train_dataset=Dataset.from_dict({"step": list(range(args.max_steps * args.world_size))}),
-            data_collator=lambda items: {"step": [item["step"] for item in items]},
+            steps=args.max_steps,
             processing_class=self.renderer.tokenizer,
-            peft_config=model.peft_config,
+            peft_config=lora_config,
             callbacks=[self.progress],
             max_minutes=config.max_minutes,
             elapsed_s=seal.get("elapsed_s", 0.0),
@@ -219,9 +208,7 @@ class Job:
             progress=self.progress,
         )
         self.trainer = self.progress.trainer = trainer
-        trainer.store = self.store
-        if config.save_weight:
-            trainer.light_weights = places(config.save_weight, config.save_dir, trainer.model.config).weights
+        trainer.store, trainer.light_weights = self.setup.store, self.setup.light_weights
         trainer.remove_callback(PrinterCallback)
 
     def _train(self) -> int:
@@ -230,15 +217,15 @@ class Job:
             trainer.train(resume_from_checkpoint=str(self.checkpoint) if self.checkpoint else None)
         except Interrupted:  # between two steps, as far as weights and optimizer go
             step = trainer.state.global_step
-            saved = self.store.newest_whole()[0]
-            if step and (saved is None or self.store.step(saved) != step):
+            saved = self.setup.store.newest_whole()[0]
+            if step and (saved is None or self.setup.store.step(saved) != step):
                 trainer._save_checkpoint(trainer.model, None)
         step = trainer.state.global_step
         if progress.stop_requested:
             say(
                 f"stopped after step {step}; "
                 + (
-                    f"a checkpoint is in {self.store.folder}. Continue with the same command and --resume"
+                    f"a checkpoint is in {self.setup.store.folder}. Continue with the same command and {self.setup.how_to_go_on}"
                     if step
                     else "nothing was trained yet"
                 )
@@ -246,7 +233,9 @@ class Job:
             return INTERRUPTED
         if progress.timed_out:
             say(f"time limit of {self.config.max_minutes:g} minutes reached after step {step}")
-        trainer.write_light_weights()
+        if self.setup.light_weights:
+            trainer.write_light_weights()
+            say(f"wrote {self.setup.light_weights}")
         best = progress.best
         self.export(trainer, self.config.output_dir / "final")
         say(f"wrote {self.config.output_dir / 'final'}")

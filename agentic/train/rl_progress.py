@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import gather_object
-from transformers import TrainerCallback
 
 from agentic import jsonl
 from agentic.records import Trajectory
@@ -22,7 +21,7 @@ from agentic.train.rl_data import Stopwatch
 from agentic.train.rl_rollouts import Collector
 from agentic.train.rl_trainer import RLTrainer
 from agentic.train.sums import Sums
-from agentic.train.trainer import minutes
+from agentic.train.trainer import Progress, minutes
 
 SAMPLES = "samples.jsonl"
 _COUNTS = ("retries", "tokens/generated")
@@ -52,7 +51,7 @@ class Evaluation:
         return {name: round(merged.mean(name) or 0.0, 4) for name in merged.held}
 
 
-class RLProgress(TrainerCallback):  # type: ignore[misc]
+class RLProgress(Progress):
     """The callback of the run. `trainer` is set once there is one."""
 
     trainer: RLTrainer
@@ -70,19 +69,18 @@ class RLProgress(TrainerCallback):  # type: ignore[misc]
         best: dict[str, float] | None,
         watch: Stopwatch,
     ) -> None:
-        self.folder, self.say, self.evaluate, self.eval_steps = folder, say, evaluate, eval_steps
+        super().__init__(folder / METRICS, say)
+        self.folder, self.evaluate, self.eval_steps = folder, evaluate, eval_steps
         self.save_best, self.samples, self.sample_steps = save_best, samples, sample_steps
         self.best = best
         """Step and score of the best evaluation so far."""
         self.watch = watch
-        self.stop_requested = self.timed_out = False
         self.dev: dict[str, float] | None = None
         self.rows: list[dict[str, Any]] = []
         self._row: dict[str, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.started = time.monotonic()
-        self.first_step = state.global_step
+        super().on_train_begin(args, state, control)
         path = self.folder / METRICS
         self.rows = [row for _, row in jsonl.iter_rows(path)] if path.exists() else []
         if state.global_step == 0 and self.evaluate is not None:
@@ -93,19 +91,14 @@ class RLProgress(TrainerCallback):  # type: ignore[misc]
         self._step_started = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        step, trainer = state.global_step, self.trainer
-        if trainer.max_s is not None and trainer.elapsed_s >= trainer.max_s:
-            self.timed_out = True
-        last = step >= state.max_steps
-        # Clocks and signals differ between processes: all of them stop, or none.
-        stop = any(gather_object([self.stop_requested or self.timed_out]))
-        if step % trainer.num_iterations:
-            control.should_save = False
-            stop = False
-        if stop:
-            control.should_training_stop = control.should_save = True
-        if self.evaluate is not None and not self.stop_requested and (step % self.eval_steps == 0 or last or stop):
-            self._evaluate(step)
+        super().on_step_end(args, state, control)
+        if state.global_step % self.trainer.num_iterations:
+            # Rollouts are used once more: a checkpoint, which does not hold them, could not go on from here.
+            control.should_save = control.should_training_stop = False
+            return
+        due = state.global_step % self.eval_steps == 0 or state.global_step >= state.max_steps or self.timed_out
+        if self.evaluate is not None and due and not self.stop_requested:
+            self._evaluate(state.global_step)
 
     def _evaluate(self, step: int) -> None:
         assert self.evaluate is not None
@@ -152,15 +145,18 @@ class RLProgress(TrainerCallback):  # type: ignore[misc]
         tokens = row.setdefault("tokens", {})
         tokens |= {"expert": data.expert_tokens, "own": data.own_tokens}
         computed = sum(batch.tokens for batch in data.batches)
+        trainer.totals()
         row["trained_tokens"] = trainer.tokens_trained
         if tokens.get("generated") and seconds.get("rollout"):
             row["rollout_tokens_per_s"] = round(tokens["generated"] / seconds["rollout"], 1)
         row["train_tokens_per_s"] = round(computed / max(trainer.train_s, 1e-6), 1)
         row["seconds"] = {name: round(value, 2) for name, value in seconds.items()}
         row["elapsed_s"] = round(trainer.elapsed_s, 1)
-        row["eta_s"] = round(self._remaining_s(), 1)
+        row["eta_s"] = round(self._remaining_s(state), 1)
         if self.dev is not None:
             row["dev"], self.dev = self.dev, None
+        if self._skipped:
+            row["skipped_steps"] = self._skipped
         found = alarms([*self.rows, row])
         if found:
             row["alarms"] = found
@@ -193,12 +189,6 @@ class RLProgress(TrainerCallback):  # type: ignore[misc]
             parts.append(f"{row['rollout_tokens_per_s']:.0f} sampled tok/s")
         parts.append(f"{row['train_tokens_per_s']:.0f} trained tok/s  {row['seconds']['step']:.0f} s")
         return "  ".join([*parts, f"ETA {minutes(row['eta_s'])}"])
-
-    def _remaining_s(self) -> float:
-        trainer, state = self.trainer, self.trainer.state
-        done = max(1, state.global_step - self.first_step)
-        by_steps = (time.monotonic() - trainer.started) / done * (state.max_steps - state.global_step)
-        return by_steps if trainer.max_s is None else max(0.0, min(by_steps, trainer.max_s - trainer.elapsed_s))
 
 
 def _put(row: dict[str, Any], name: str, value: float) -> None:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from agentic.config import TrainConfig
 from agentic.model.chat import Renderer
 from agentic.policy.generate import Engine
-from agentic.policy.hf import load_model
 from agentic.policy.timetable import Timetable
+from agentic.train.rl_model import load_copy
 from agentic.train.rl_rollouts import Episode
+from agentic.train.rl_setup import Setup
 
 T = TypeVar("T")
 
@@ -28,16 +27,15 @@ class LocalSampler:
 
     def __init__(
         self,
-        base_folder: str,
+        model: torch.nn.Module,
         renderer: Renderer,
         *,
-        dtype: str = "auto",
         batch_size: int = 48,
         temperature: float = 1.0,
         deterministic: bool = True,
     ) -> None:
-        """`temperature`: that of training, at which logprobs are recorded: those of the distribution sampled from."""
-        self.model = load_model(Path(base_folder), None, dtype)
+        """`model`: the copy. `temperature`: that of training, at which logprobs are recorded: those of the distribution sampled from."""
+        self.model = model
         engine = Engine(self.model, renderer.end_ids, batch_size=batch_size, logprob_temperature=temperature)
         self.table = Timetable(engine, renderer, name="trainer", deterministic=deterministic)
         self._synced = False
@@ -118,20 +116,18 @@ def gathered(parameters: list[torch.nn.Parameter]) -> Iterator[None]:
         yield
 
 
-def make_sampler(config: TrainConfig, base_folder: str, renderer: Renderer) -> Any:
+def make_sampler(setup: Setup, renderer: Renderer) -> Any:
     """The sampler that the options ask for."""
-    deterministic = config.deterministic
-    if deterministic is None:
-        deterministic = not torch.cuda.is_available()
-    if config.endpoint is not None:
+    options = setup.options
+    if options.endpoint is not None:
         from agentic.train.rl_endpoint import EndpointSampler
 
-        return EndpointSampler(config.endpoint, renderer, sync=config.endpoint_sync)
+        return EndpointSampler(options.endpoint, renderer, sync=options.endpoint_sync)
+    deterministic = not torch.cuda.is_available() if options.deterministic is None else options.deterministic
     return LocalSampler(
-        base_folder,
+        load_copy(setup, options.sampler_dtype),
         renderer,
-        dtype=config.sampler_dtype,
-        batch_size=config.rollout_batch_size,
-        temperature=config.temperature,
+        batch_size=options.rollout_batch_size,
+        temperature=options.temperature,
         deterministic=deterministic,
     )

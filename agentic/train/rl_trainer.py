@@ -36,6 +36,22 @@ class StepData:
     own_tokens: int = 0
 
 
+class Steps(torch.utils.data.Dataset[int]):
+    """The numbers of the steps: all that the data loader hands out."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def collate(self, items: list[int]) -> dict[str, Any]:
+        return {"step": items}
+
+
 class RLTrainer(PackedTrainer):
     """A training step asks `prepare` for its data and runs the passes itself.
 
@@ -45,7 +61,8 @@ class RLTrainer(PackedTrainer):
 
     def __init__(
         self,
-        *args: Any,
+        *,
+        steps: int,
         prepare: Callable[[int], StepData],
         loss_options: LossOptions,
         num_iterations: int = 1,
@@ -53,8 +70,9 @@ class RLTrainer(PackedTrainer):
         progress: Any = None,
         **kwargs: Any,
     ) -> None:
-        """`prepare(step)` makes the data of a step on this process; `sft_rate(step)` multiplies its learning rate."""
-        super().__init__(*args, **kwargs)
+        """`steps` of the run; `prepare(step)` makes the data of a step on this process; `sft_rate(step)` multiplies its learning rate."""
+        data: Any = Steps(steps * kwargs["args"].world_size)
+        super().__init__(data=data, **kwargs)
         self.progress = progress
         self.prepare = prepare
         self.loss_options = loss_options
@@ -65,8 +83,6 @@ class RLTrainer(PackedTrainer):
         self.step_data: StepData | None = None
         self.step_skipped = False
         self.train_s = 0.0
-        self.overflows = 0
-        """float16 only: steps in a row that the optimizer skipped because a gradient was no number."""
 
     def training_step(self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Rollouts (no collective operation inside them), then forward and backward over every micro-batch."""
@@ -96,8 +112,7 @@ class RLTrainer(PackedTrainer):
                 self.accelerator.backward(scaled, **({"scale_wrt_gas": False} if deepspeed else {}))
             total += loss.detach().float()
             sums = sums.merge([found])
-            self.tokens_computed += batch.tokens
-            self.tokens_trained += len(batch.sampled)
+            self._counts = [self._counts[0] + batch.tokens, self._counts[1] + len(batch.sampled), 0]
         # A step without any data leaves the weights and the optimizer as they are: nothing is in its gradients.
         self.accelerator.gradient_state._set_sync_gradients(not self.step_skipped)
         merged = gather_object([sums])
@@ -152,5 +167,5 @@ class RLTrainer(PackedTrainer):
     def progress_at(self, step: int) -> float:
         """How far the run is, 0 to 1, by steps or by the clock, whichever is further on."""
         by_steps = step / max(1, self.args.max_steps)
-        by_clock = self.elapsed_s / self.max_s if self.max_s else 0.0
+        by_clock = self.schedule_s / self.max_s if self.max_s else 0.0
         return min(1.0, max(by_steps, by_clock))
