@@ -36,8 +36,10 @@ def mixed_loss(
     sampled = batch.sampled.to(device)
     weights = batch.weights.to(device)
     assert len(targets) == len(sampled), f"{len(targets)} trained tokens, {len(sampled)} expected"
-    scale = torch.where(sampled, options.temperature, 1.0)
-    logprobs = -F.cross_entropy(logits.float() / scale[:, None], targets, reduction="none")  # [N]
+    scaled = logits.float()
+    if options.temperature != 1.0:  # in place: [N, V] is the largest tensor of the step
+        scaled = scaled.div_(torch.where(sampled, options.temperature, 1.0)[:, None])
+    logprobs = -F.cross_entropy(scaled, targets, reduction="none")  # [N]
 
     expert = torch.where(sampled, torch.zeros_like(weights), weights)
     sft = -(logprobs * expert).sum()

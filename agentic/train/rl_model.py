@@ -40,6 +40,7 @@ def arguments(options: TrainOptions, dtype: str, max_steps: int) -> Any:
         fp16=dtype == "float16",
         use_cpu=not torch.cuda.is_available(),
         deepspeed=deepspeed_config(options.deepspeed),
+        ddp_find_unused_parameters=False,
         ddp_timeout=STARTUP_S,  # also for the rollouts of the slowest process
         ignore_data_skip=True,
         activation_checkpointing=False,
