@@ -17,13 +17,15 @@ import torch
 
 from agentic.errors import MissingExtra, UserError
 from agentic.model.chat import Renderer
+from agentic.policy.endpoint import connect, usable_key
 from agentic.policy.generate import Generation
-from agentic.policy.tokens import TokenPolicy
+from agentic.policy.tokens import TokenPolicy, first_line
 from agentic.train.rl_rollouts import Episode
 
 T = TypeVar("T")
 RETRIES = 4
 TIMEOUT_S = 300.0
+BACKOFF_S = 0.1
 
 
 class EndpointSampler:
@@ -33,7 +35,9 @@ class EndpointSampler:
         self, base_url: str, renderer: Renderer, *, sync: Literal["vllm", "none"] = "vllm", model: str | None = None
     ) -> None:
         """`base_url`: the API, like http://127.0.0.1:8000/v1. Raises UserError where the weights cannot be sent."""
-        self.base_url = base_url.rstrip("/")
+        self._key = usable_key()
+        self.base_url, client = connect(base_url, self._key, TIMEOUT_S)
+        del client  # one is made for every batch of episodes, and belongs to it
         self.renderer = renderer
         self.model = model
         self.version = ""
@@ -49,10 +53,9 @@ class EndpointSampler:
 
     async def run(self, episodes: Sequence[Episode[T]], *, concurrency: int, seed: str, temperature: float) -> list[T]:
         """Results in the order of `episodes`, at most `concurrency` of them at once."""
-        import httpx
-
         slots = asyncio.Semaphore(concurrency)
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False) as self._client:
+        _, self._client = connect(self.base_url, self._key, TIMEOUT_S)
+        async with self._client:
             if self.model is None:
                 self.model = await self._served_model()
 
@@ -65,45 +68,52 @@ class EndpointSampler:
             return [task.result() for task in tasks]
 
     async def _served_model(self) -> str:
+        import openai
+
         try:
-            response = await self._client.get(f"{self.base_url}/models")
-            response.raise_for_status()
-            return str(response.json()["data"][0]["id"])
-        except Exception as error:
+            models = await self._client.models.list()
+            return str(models.data[0].id)
+        except (openai.OpenAIError, IndexError, AttributeError) as error:
             raise UserError(
-                f"{self.base_url}: no models are served there ({type(error).__name__}); start the server, or correct "
+                f"{self.base_url}: no models are served there ({first_line(error)}); start the server, or correct "
                 "--endpoint (it often ends in /v1)"
             ) from None
 
     async def complete(self, prompt: list[int], budget: int, seed: int, temperature: float) -> Generation:
         """One completion. Raises RuntimeError for what stays wrong after the retries."""
-        payload = {
-            "model": self.model,
-            "prompt": prompt,
-            "max_tokens": budget,
-            "temperature": temperature,
-            "seed": seed,
-            "logprobs": 0,
+        import openai
+
+        more = {
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             "skip_special_tokens": False,
-            "stop_token_ids": self.renderer.end_ids,
+            "stop_token_ids": list(self.renderer.end_ids),
         }
         problem = ""
         for attempt in range(RETRIES + 1):
             if attempt:
-                await asyncio.sleep(0.5 * 2**attempt)
+                await asyncio.sleep(BACKOFF_S * 2**attempt)
             try:
-                response = await self._client.post(f"{self.base_url}/completions", json=payload)
-            except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
+                response = await self._client.completions.with_raw_response.create(
+                    model=self.model,
+                    prompt=prompt,
+                    max_tokens=budget,
+                    temperature=temperature,
+                    seed=seed,
+                    logprobs=0,
+                    extra_body=more,
+                )
+            except openai.APIStatusError as error:
+                if error.status_code < 500 and error.status_code not in (408, 409, 429):
+                    raise RuntimeError(
+                        f"{self.base_url}: HTTP {error.status_code}: {first_line(error)[:200]}"
+                    ) from None
+                problem = f"HTTP {error.status_code}"
                 continue
-            if response.status_code >= 500 or response.status_code == 429:
-                problem = f"HTTP {response.status_code}"
+            except openai.OpenAIError as error:
+                problem = f"{type(error).__name__}: {first_line(error)}"
                 continue
-            if response.status_code != 200:
-                raise RuntimeError(f"{self.base_url}: HTTP {response.status_code}: {response.text[:200]}")
-            found = read_choice(response.text, self.renderer.end_ids, prompt)
+            found = read_choice(response.http_response.text, self.renderer.end_ids, prompt)
             self.generated += len(found.ids)
             return found
         raise RuntimeError(f"{self.base_url}: {problem} after {RETRIES} retries")

@@ -44,8 +44,10 @@ class Evaluation:
                 episodes, concurrency=plan.limits.concurrency, seed=f"{plan.seed}/dev", temperature=temperature
             )
             for one in trajectories:
+                if one.reward is None:  # unjudged: says nothing, and must not count as wrong
+                    continue
                 found.add(name, one.parts.get("task_success", 0.0))
-                found.add(f"{name}_reward", one.reward or 0.0)
+                found.add(f"{name}_reward", one.reward)
                 found.add(f"{name}_length", float(sum(turn.generated_tokens for turn in one.turns)))
         merged = Sums().merge(gather_object([found]))
         return {name: round(merged.mean(name) or 0.0, 4) for name in merged.held}
