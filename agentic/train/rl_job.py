@@ -184,6 +184,7 @@ class Job:
             sample_steps=config.sample_steps,
             best=seal.get("best"),
             watch=self.watch,
+            passes=self.share.prompts / (len(self.sources) * config.num_iterations),
         )
         trainer = RLTrainer(
             model=model,

@@ -42,7 +42,6 @@ def arguments(options: TrainOptions, dtype: str, max_steps: int) -> Any:
         deepspeed=deepspeed_config(options.deepspeed),
         ddp_find_unused_parameters=False,
         ddp_timeout=STARTUP_S,  # also for the rollouts of the slowest process
-        ignore_data_skip=True,
         activation_checkpointing=False,
         remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},

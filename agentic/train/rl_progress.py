@@ -70,13 +70,15 @@ class RLProgress(Progress):
         sample_steps: int,
         best: dict[str, float] | None,
         watch: Stopwatch,
+        passes: float,
     ) -> None:
+        """`passes`: what one step is of a pass over the tasks."""
         super().__init__(folder / METRICS, say)
         self.folder, self.evaluate, self.eval_steps = folder, evaluate, eval_steps
         self.save_best, self.samples, self.sample_steps = save_best, samples, sample_steps
         self.best = best
         """Step and score of the best evaluation so far."""
-        self.watch = watch
+        self.watch, self.passes = watch, passes
         self.dev: dict[str, float] | None = None
         self.rows: list[dict[str, Any]] = []
         self._row: dict[str, Any] = {}
@@ -93,6 +95,7 @@ class RLProgress(Progress):
         self._step_started = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        state.epoch = state.global_step * self.passes  # of the tasks; the Trainer's epoch is the whole run
         super().on_step_end(args, state, control)
         if state.global_step % self.trainer.num_iterations:
             # Rollouts are used once more: a checkpoint, which does not hold them, could not go on from here.
