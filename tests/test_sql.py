@@ -27,9 +27,11 @@ from agentic.data_analysis_env import Environment, EnvironmentLimits
 from agentic.errors import UserError
 from agentic.records import Action, DatabaseRef, Observation, ObservationStatus, TableRef, Task
 from agentic.sandbox import Sandbox
-from agentic.sandbox.sql import SqlError, connect, sql
-from agentic.tables.database import describe, hold_numbers, open_reader, quiet_file
+from agentic.sandbox.sql import connect, sql
+from agentic.sandbox.sql_source import SqlError
+from agentic.tables.database import describe, hold_numbers
 from agentic.tables.names import quote, quoted
+from agentic.tables.sqlite_file import open_reader, quiet_file
 from agentic.tools import sqltext
 from agentic.tools.parse import render_call
 
