@@ -105,13 +105,13 @@ class SqliteSource:
             return []
 
     def _explain(self, message: str, query: str) -> str:
+        if "pragma_" in query.lower() and "authoriz" in message:
+            return f"PRAGMA cannot be run: only SELECT is allowed; {listed(self.schema())}"
         if "authoriz" in message or "prohibited" in message or "attached databases" in message:
             return f"{message}: only SELECT is allowed, the database is read-only"
         what, _, wanted = message.partition(": ")
         if what == "no such function":
             return f"{message}; this is SQLite {sqlite3.sqlite_version}: dates with strftime('%Y', d), text with || and substr"
-        if what == "vtable constructor failed" and wanted.startswith("pragma_"):
-            return f"PRAGMA cannot be run: only SELECT is allowed; {listed(self.schema())}"
         near = re.search(r'near "(.*)": syntax error', message, re.S)
         unquoted = quoting_hint(query, self, near[1] if near else None)
         if unquoted:

@@ -21,8 +21,8 @@ from agentic.tables.sqlite_file import Blob, Reader, open_reader, quiet_file, se
 
 SAMPLED_ROWS = 200
 _SAMPLED_BYTES = 16 << 20
-_LONGEST_VALUE = 1 << 20
-"""Rows up to one with a longer value are looked at."""
+_LONGEST_MADE = 1 << 20
+"""Bytes of a value that a view or generated column makes up: its file need not be large for it."""
 _SHOWN_VALUES = 4
 _VALUE_CHARS = 28
 _TABLE_CHARS = 70
@@ -113,8 +113,10 @@ def _table_text(kind: str, table: str, connection: Reader, budget: int, seconds:
     head = f"{kind.capitalize()} {_line(quoted(table))}: "
     set_deadline(connection, seconds)
     try:
-        columns = [row[1:3] for row in connection.execute(f"PRAGMA table_xinfo({quote(table)})") if row[6] != 1]
-        rows, whole = _sampled(connection, table)
+        listed = connection.execute(f"PRAGMA table_xinfo({quote(table)})").fetchall()
+        columns = [row[1:3] for row in listed if row[6] != 1]
+        made_up = kind == "view" or any(row[6] in (2, 3) for row in listed)
+        rows, whole = _sampled(connection, table, made_up)
         links = {row[3].lower(): f"{row[2]}.{row[4]}" for row in _foreign_keys(connection, table)}
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return f"{head}cannot be read ({_line(str(error))})"
@@ -137,11 +139,12 @@ def _table_text(kind: str, table: str, connection: Reader, budget: int, seconds:
     return f"{head}\n{line.rstrip(',')}"
 
 
-def _sampled(connection: Reader, table: str) -> tuple[list[tuple[object, ...]], bool]:
+def _sampled(connection: Reader, table: str, made_up: bool) -> tuple[list[tuple[object, ...]], bool]:
     """The first rows, and whether that is all of them: not too many, too long or too slow ones."""
     rows: list[tuple[object, ...]] = []
     size = 0
-    before = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+    before = connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_MADE if made_up else before)
     try:
         for row in connection.execute(f"SELECT * FROM {quote(table)} LIMIT {SAMPLED_ROWS}"):
             rows.append(row)

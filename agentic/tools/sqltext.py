@@ -21,7 +21,7 @@ Dialect = Literal["sqlite", "duckdb"]
 _COMMENT = {"sqlite": r"--[^\n]*|/\*.*?(?:\*/|\Z)", "duckdb": r"--[^\n\r]*|(?P<nested>/\*)"}
 _STRING = {
     "sqlite": "",
-    "duckdb": r"e'(?:[^'\\]+|''|\\.)*+(?:'|\Z) | (?P<dollar>\$(?:[^\W\d]\w*)?\$).*?(?:(?P=dollar)|\Z) |",
+    "duckdb": r"e'(?:[^'\\]+|''|\\.)*+(?:'|\Z) | (?P<dollar>\$(?:[^\W\d]\w*)?\$).*?(?:(?-i:(?P=dollar))|\Z) |",
 }
 _BRACKETS = {"sqlite": r"| \[[^\]]*(?:\]|\Z)", "duckdb": ""}  # to DuckDB, a list
 
