@@ -151,6 +151,16 @@ def test_an_error_says_what_to_do(in_episode: Play, folder: Path, code: str, sai
     assert str(folder) not in observation.text
 
 
+def test_a_comparison_with_a_value_that_is_not_there_is_said(in_episode: Play) -> None:
+    """A wrong spelling raises nothing and counts nothing: the quietest of errors."""
+
+    async def use(environment: Environment) -> list[str]:
+        codes = ("(sales['city'] == 'york').sum()", "(sales['city'] == 'York').sum()", "(sales.city == 'Leeds').sum()")
+        return [(await environment.step(cell(code))).text for code in codes]
+
+    assert in_episode(use) == ["0\nHint: 'city' has no value 'york'; it has 'York'", "2", "0"]
+
+
 def test_output_before_an_error_and_before_a_timeout_is_kept(in_episode: Play) -> None:
     async def use(environment: Environment) -> tuple[str, str, str]:
         error = await environment.step(cell("x = 7\nprint('before')\n1 / 0"))

@@ -27,8 +27,8 @@ from agentic.sandbox import Limits, Sandbox, SandboxError
 from agentic.sandbox.cell import GLYPH_WARNING
 from agentic.sandbox.folder import remove_tree
 from agentic.sandbox.protocol import MAX_FRAME, FrameDecoder, FrameError, encode
+from agentic.sandbox.reply import parse_reply
 from agentic.sandbox.text import OutputRing, cut
-from agentic.sandbox.worker import parse_reply
 
 CASES = Path(os.environ.get("AGENTIC_CASES", Path(__file__).parents[2] / "shared" / "cases"))
 SECRET = "AGENTIC_TEST_API_KEY"

@@ -17,8 +17,9 @@ from agentic.records import ExecError, ExecResult
 from agentic.sandbox.folder import measure, remove_tree, virtual_mb
 from agentic.sandbox.limits import Limits
 from agentic.sandbox.protocol import FrameError
+from agentic.sandbox.reply import parse_reply
 from agentic.sandbox.text import OutputRing, Scrubber, cut
-from agentic.sandbox.worker import Died, Worker, ZygoteProcess, explain, parse_reply
+from agentic.sandbox.worker import Died, Worker, ZygoteProcess, explain
 
 FORGED = 1000
 """Characters by which a text may exceed its limit (notes in the gap, replaced paths) and still be honest."""
@@ -41,6 +42,32 @@ class SandboxError(Exception):
     def __init__(self, message: str, result: ExecResult | None = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+class FolderWatch:
+    """Measures the work folder every WATCH_S while a cell runs, and kills the process whose folder is full. Most cells end
+    before the first time, so a timer starts the task."""
+
+    def __init__(self, session: Session, worker: Worker) -> None:
+        self._session = session
+        self._worker = worker
+        self._task: asyncio.Task[None] | None = None
+        self.found_full = False
+        self._timer = asyncio.get_running_loop().call_later(WATCH_S, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while not await self._session.is_folder_full(self._worker, thorough=True):
+            await asyncio.sleep(WATCH_S)
+        self.found_full = True
+        self._worker.abandon()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
 class Session:
@@ -181,10 +208,10 @@ class Session:
         worker = self._worker
         assert worker is not None
         started = time.monotonic()
-        watch = asyncio.create_task(self._watch_folder(worker))
+        watch = FolderWatch(self, worker)
         try:
             result = await self._converse(worker, code, timeout)
-            if await self._is_folder_full(worker):
+            if await self.is_folder_full(worker):
                 await worker.kill()
                 result = self._folder_full()
         except FrameError as error:
@@ -192,8 +219,7 @@ class Session:
             result = self._failed("protocol_error", "ProtocolError", str(error))
         except Died:
             ended = explain(await worker.wait_exit())
-            # The watch ends only by finding the folder full; it then kills the process.
-            result = self._folder_full() if watch.done() else self._failed("killed", "SessionKilled", ended)
+            result = self._folder_full() if watch.found_full else self._failed("killed", "SessionKilled", ended)
         except asyncio.CancelledError:
             worker.abandon()
             self._worker = None
@@ -207,19 +233,11 @@ class Session:
         wall_ms = (time.monotonic() - started) * 1000
         return result.model_copy(update={"wall_ms": wall_ms, "isolation": self._zygote.level})
 
-    async def _watch_folder(self, worker: Worker) -> None:
-        while not await self._is_folder_full(worker, WATCH_S):
-            pass
-        worker.abandon()
-
-    async def _is_folder_full(self, worker: Worker, after_s: float = 0.0) -> bool:
+    async def is_folder_full(self, worker: Worker, thorough: bool = False) -> bool:
         """Measured thoroughly where a cell is slow, or its process has grown enough to hide files in mappings."""
-        if after_s:
-            await asyncio.sleep(after_s)
         limits = self._limits
-
         virtual = virtual_mb(worker.pid) if worker.pid is not None else 0.0
-        thorough = after_s > 0 or virtual > worker.looked_at_mb + limits.folder_mb / 4
+        thorough = thorough or virtual > worker.looked_at_mb + limits.folder_mb / 4
         if thorough:
             worker.looked_at_mb = virtual
             size, count = await asyncio.to_thread(measure, str(self.folder), worker.pid, limits.folder_files)

@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -74,6 +75,8 @@ def chinese_fonts(names: set[str]) -> list[str]:
 
 def preload() -> None:
     """Import what cells use and run through it once, so that no session pays for it."""
+    hooks: list[Callable[[], object]] = []
+    register, os.register_at_fork = os.register_at_fork, _collector(hooks)  # type: ignore[assignment]
     import sqlite3  # noqa: F401
 
     import numpy
@@ -100,7 +103,21 @@ def preload() -> None:
         figure.savefig(io.BytesIO())
         pyplot.close("all")
     sys.stdout = stdout
+    os.register_at_fork = register  # type: ignore[assignment]
+    for hook in hooks:
+        hook()
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # site's versions also close sys.stdin
+
+
+def _collector(hooks: list[Callable[[], object]]) -> Callable[..., None]:
+    """What modules want done in the child after a fork (matplotlib drops its open fonts) is done once, before any: kernel.fork
+    runs no hooks, and every session would pay for them in memory."""
+
+    def register_at_fork(*, after_in_child: Callable[[], object] | None = None, **others: object) -> None:
+        if after_in_child is not None:
+            hooks.append(after_in_child)
+
+    return register_at_fork
 
 
 def fill_gaps() -> list[bytes]:
@@ -121,6 +138,7 @@ class Zygote:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        kernel.ignore_stops()  # sessions are stopped after every cell; only their end matters here
         signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, *_: object) -> None:
@@ -155,7 +173,7 @@ class Zygote:
 
     def _fork(self, message: dict[str, Any], channel: socket.socket) -> None:
         try:
-            pid = os.fork()
+            pid = kernel.fork()
         except OSError:  # too many processes, or no memory
             channel.close()
             self._send({"type": "exit", "session": message["session"], "code": child.FAILED})
