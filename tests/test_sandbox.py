@@ -369,6 +369,32 @@ def test_a_cancelled_call_leaves_a_session_that_restores(run: Run, sandbox: Sand
     run(play())
 
 
+def test_a_call_cancelled_while_its_session_is_restored(run: Run, sandbox: Sandbox, tmp_path: Path) -> None:
+    """Files are copied by a thread, which a cancelled call leaves running: the next call must not meet it in the folder."""
+    for number in range(20):
+        (tmp_path / f"{number}.bin").write_bytes(bytes([number]) * (1 << 20))
+    files = {path.name: path for path in sorted(tmp_path.iterdir())}
+
+    async def play() -> tuple[list[ExecResult], bool]:
+        async with await sandbox.session(files) as session:
+            pid = int((await session.run("import os; n = 40; os.getpid()")).value or 0)
+            results = []
+            for wait_s in (0, 0.001, 0.004, 0.01, 0.03):
+                os.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(0.05)
+                call = asyncio.create_task(session.run("1"))
+                await asyncio.sleep(wait_s)
+                call.cancel()
+                await asyncio.wait([call])
+                results.append(await session.run("n, sum(os.path.getsize(name) for name in os.listdir()) >> 20"))
+                pid = int((await session.run("os.getpid()")).value or 0)
+        return results, session.folder.exists()
+
+    results, left = run(play())
+    assert [result.value for result in results] == ["(40, 20)"] * 5
+    assert "lost" not in {result.state for result in results} and not left
+
+
 def test_a_blocked_event_loop_makes_no_timeouts(run: Run, sandbox: Sandbox) -> None:
     async def play() -> None:
         async with await sandbox.session() as session:
