@@ -18,7 +18,7 @@ _AFTER_TERM = {"", ",", ")", "ASC", "DESC", "NULLS", "LIMIT", "COLLATE", "OFFSET
 
 Dialect = Literal["sqlite", "duckdb"]
 
-_COMMENT = {"sqlite": r"--[^\n]*|/\*.*?(?:\*/|\Z)", "duckdb": r"--[^\n\r]*|(?P<nested>/\*)"}
+_COMMENT = {"sqlite": r"--[^\n]*|/\*.*?(?:\*/|\Z)", "duckdb": r"--[^\n\r]*|/\*"}
 _STRING = {
     "sqlite": "",
     "duckdb": r"e'(?:[^'\\]+|''|\\.)*+(?:'|\Z) | (?P<dollar>\$(?:[^\W\d]\w*)?\$).*?(?:(?-i:(?P=dollar))|\Z) |",
@@ -68,17 +68,16 @@ class Token(NamedTuple):
 
 def tokens(query: str, dialect: Dialect = "sqlite") -> list[Token]:
     """Without spaces and comments. To DuckDB, comments nest, and $$ or $word$ encloses a text."""
+    pattern = _TOKENS[dialect]
     found = []
     place = 0
-    while place < len(query):
-        match = _TOKENS[dialect].match(query, place)
-        assert match is not None, "any character is a symbol"
+    while match := pattern.match(query, place):
         place = match.end()
-        if dialect == "duckdb" and match["nested"]:
+        kind = match.lastgroup
+        if kind != "space":
+            found.append(Token(str(kind), match.group(), match.start()))
+        elif match.group() == "/*":
             place = _comment_end(query, place)
-        elif match["space"] is None:
-            kind = next(kind for kind in ("string", "name", "number", "symbol") if match[kind] is not None)
-            found.append(Token(kind, match.group(), match.start()))
     return found
 
 
@@ -134,7 +133,7 @@ def without_double_quotes(query: str) -> str:
 
     def change(match: re.Match[str]) -> str:
         text = match.group()
-        if match["name"] is None or text[0] != '"' or len(text) < 2 or text[-1] != '"':
+        if match.lastgroup != "name" or text[0] != '"' or len(text) < 2 or text[-1] != '"':
             return text
         return "`" + text[1:-1].replace('""', '"').replace("`", "``") + "`"
 
