@@ -446,6 +446,17 @@ def test_a_virtual_table_of_an_unknown_module_leaves_the_rest_readable(folder: P
     assert "Table spy: cannot be read (no such module: csv)" in shown and "Table customers: 3 rows" in shown
 
 
+def test_views_that_take_forever_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each joins the one before with itself: preparing the last one doubles with every further one."""
+    views = "; ".join(f"create view v{n} as select x.a from v{n - 1} x, v{n - 1} y limit 5" for n in range(1, 40))
+    file = database(tmp_path / "bomb.sqlite", f"create table t(a); create view v0 as select a from t limit 5; {views}")
+    monkeypatch.setattr("agentic.tables.database._CHILD_S", 2)
+    started = time.monotonic()
+    with pytest.raises(UserError, match=r"bomb.sqlite: its views and virtual tables take more than 2 s or 1024 MiB"):
+        describe("bomb", file, 16000)
+    assert time.monotonic() - started < 10
+
+
 def test_the_description_takes_little_memory_for_long_values(tmp_path: Path) -> None:
     script = "create table big(id, pic); insert into big values (1, 'x'), (2, zeroblob(20000000)), (3, null);"
     views = "create view huge as select zeroblob(60000000) as a, hex(zeroblob(30000000)) as b"

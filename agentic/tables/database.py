@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import quote as url_quote
 
 from agentic.errors import UserError
 from agentic.tables.names import quote, quoted
@@ -31,6 +35,9 @@ _NAMES_CHARS = 400
 """Kept for those names."""
 _DESCRIBE_S = 3.0
 _STEP_S = 0.5
+_CHILD_S = 20
+_CHILD_MB = 1024
+_REFUSED = 3
 _KINDS = {int: "number", float: "number", str: "text", bytes: "blob"}
 _NUMBER = re.compile(r"[-+]?(\d{1,3}(,\d{3})+|\d+)?(\.\d+)?(e[-+]?\d+)?%?", re.I)
 
@@ -67,18 +74,63 @@ def _stamp(path: str) -> tuple[int, int]:
     return 0, 0
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _described(name: str, path: Path, max_chars: int, stamp: object) -> str:
     with tempfile.TemporaryDirectory(prefix="agentic-sql-") as folder:
         file = quiet_file(path, Path(folder))
         try:
-            with closing(open_reader(str(file), ("table_xinfo", "foreign_key_list"))) as connection:
-                return _text(name, path.name, connection, max_chars)
+            if _only_tables(file):
+                return _text(name, path.name, file, max_chars)
         except sqlite3.Error as error:
             raise UserError(f"{path}: cannot be read as an SQLite database ({error})") from None
+        return _text_of_child(name, path, file, max_chars)
 
 
-def _text(name: str, file: str, connection: Reader, max_chars: int) -> str:
+def _only_tables(file: Path) -> bool:
+    with closing(sqlite3.connect(f"file:{url_quote(os.fsencode(file))}?mode=ro", uri=True)) as connection:
+        made_up = "SELECT 1 FROM sqlite_master WHERE type = 'view' OR (type = 'table' AND rootpage = 0) LIMIT 1"
+        return connection.execute(made_up).fetchone() is None
+
+
+def _text_of_child(name: str, path: Path, file: Path, max_chars: int) -> str:
+    """Views that join views can take sqlite any time and memory only to prepare, with no way to stop it; virtual tables read
+    structures of their own. Both happen in a process that can be lost."""
+    command = [sys.executable, "-P", "-m", __name__, name, path.name, str(file), str(max_chars)]
+    try:
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_CHILD_S)
+    except subprocess.TimeoutExpired:
+        ended = None
+    if ended is not None and ended.returncode == 0:
+        return ended.stdout.decode("utf-8", "surrogateescape")
+    if ended is not None and ended.returncode == _REFUSED:
+        why = ended.stderr.decode("utf-8", "replace").strip()
+        raise UserError(f"{path}: cannot be read as an SQLite database ({why})")
+    raise UserError(
+        f"{path}: its views and virtual tables take more than {_CHILD_S} s or {_CHILD_MB} MiB to be looked at; "
+        "use a copy without them"
+    )
+
+
+def _describe_here(name: str, shown: str, file: str, max_chars: str) -> int:
+    """The child's end of _text_of_child."""
+    resource.setrlimit(resource.RLIMIT_AS, (_CHILD_MB << 20, _CHILD_MB << 20))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        text = _text(name, shown, Path(file), int(max_chars))
+    except sqlite3.Error as error:
+        print(error, file=sys.stderr)
+        return _REFUSED
+    sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+    return 0
+
+
+def _text(name: str, shown: str, file: Path, max_chars: int) -> str:
+    """`shown`: the file's name as the user knows it."""
+    with closing(open_reader(str(file), ("table_xinfo", "foreign_key_list"))) as connection:
+        return _all_tables(name, shown, connection, max_chars)
+
+
+def _all_tables(name: str, file: str, connection: Reader, max_chars: int) -> str:
     tables = table_names(connection)
     head = f"Database {name}: SQLite, {len(tables)} tables and views, {_line(file)}"
     parts, left = [head], max_chars - len(head) - 1
@@ -192,3 +244,7 @@ def _value(value: object) -> str:
 def _line(text: str) -> str:
     """A name may hold line breaks; here it may not begin a line of its own."""
     return re.sub(r"[\r\n\t\v\f\x85\u2028\u2029]+", " ", text)
+
+
+if __name__ == "__main__":
+    sys.exit(_describe_here(*sys.argv[1:]))
