@@ -342,6 +342,15 @@ threading.Thread(target=tick, daemon=True).start()
     run(play())
 
 
+@pytest.mark.parametrize("run_query", ["connection.execute(endless).fetchall()", "pd.read_sql(endless, connection)"])
+def test_a_cells_own_sqlite_query_is_interrupted(run: Run, sandbox: Sandbox, run_query: str) -> None:
+    endless = "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) as m from t"
+    code = f"import sqlite3\nkept, endless = 1, {endless!r}\nconnection = sqlite3.connect(':memory:')\n{run_query}"
+    after = "kept, connection.execute('select 2').fetchall()"
+    result, next_one = run(cells(sandbox, code, after, timeout_s=0.5))
+    assert (result.status, result.state, next_one.value) == ("timeout", "kept", "(1, [(2,)])")
+
+
 def test_an_ignored_interrupt_ends_in_a_kill_with_the_output(run: Run, sandbox: Sandbox) -> None:
     stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('here')\nwhile True: pass"
     started = time.monotonic()
