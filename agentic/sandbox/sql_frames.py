@@ -101,7 +101,7 @@ class FrameSource:
             return self._refused[missing[1].lower()]
         if isinstance(error, duckdb.PermissionException):
             return f"{message}; only the tables can be read"
-        near = re.search(r'syntax error at or near "(.*)"|syntax error at end of input', message, re.S)
+        near = re.search(r'syntax error at or near "(.*?)"|syntax error at end of input', message, re.S)
         unquoted = quoting_hint(query, self, (near[1] or "") if near else None)
         if unquoted:
             return f"{message}; {unquoted}"
@@ -137,6 +137,8 @@ class FrameSource:
                 texts |= {column: str(ready[column].dtype) for column in foreign}
                 ready = ready.assign(**{column: _as_text(ready[column].astype(object)) for column in foreign})
                 connection.register(name, ready)
+        except MemoryError:
+            raise
         except Exception as error:  # of DuckDB, or of a value that cannot be written
             connection.unregister(name)
             reason = "it has no columns" if not len(frame.columns) else " ".join(str(error).split())
@@ -161,8 +163,8 @@ class FrameSource:
         kinds = [statement.type for statement in self._connection.extract_statements(query)]
         # To DuckDB, a query over what an INSERT returns is a SELECT.
         words = [token.word for token in found]
-        writes = any(words[i - 1] in ("AS", "MATERIALIZED") and words[i] == "(" and words[i + 1] in _WRITES
-                     for i in range(1, len(words) - 1))  # fmt: skip
+        bodies = zip(words, words[1:], words[2:], strict=False)
+        writes = any(one in ("AS", "MATERIALIZED") and two == "(" and three in _WRITES for one, two, three in bodies)
         if kinds != [duckdb.StatementType.SELECT] or writes:
             raise SqlError("only one SELECT is allowed, the tables are read-only")
 
@@ -180,6 +182,8 @@ def _takes(connection: Any, name: str, frame: pd.DataFrame) -> bool:
     try:
         connection.register(name, frame)
         connection.execute(f"SELECT * FROM {quote(name)} LIMIT 0")
+    except MemoryError:
+        raise
     except Exception:  # std::bad_cast among others
         return False
     return True
