@@ -8,7 +8,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -102,6 +102,8 @@ class Session:
         self._history: list[str] = []
         self._generation = 0
         self._worker: Worker | None = None
+        self._leaving: Worker | None = None
+        """Killed without waiting: it may still be writing to the folder."""
         self._restoring: asyncio.Task[State] | None = None
         self._lock = asyncio.Lock()
         self._folder_lock = threading.RLock()
@@ -156,18 +158,14 @@ class Session:
                 self._restoring.cancel()
                 await asyncio.wait([self._restoring])
                 self._restoring = None
-            if self._worker is not None:
-                await self._worker.kill()
-                self._worker = None
-            await asyncio.to_thread(self._remove)
+            await self._end()
+            await _to_its_end(self._remove)
 
     async def start(self) -> None:
         """A fresh process with files and prelude. Raises SandboxError."""
-        if self._worker is not None:
-            await self._worker.kill()
-            self._worker = None
+        await self._end()
         self._generation += 1
-        await asyncio.to_thread(self._fill_folder)
+        await _to_its_end(self._fill_folder)
         try:
             self._worker = await self._zygote.fork(
                 f"{self.name}.{self._generation}", self.folder, self._seed, self._uid, self._limits
@@ -183,6 +181,13 @@ class Session:
                 error = result.error
                 raise SandboxError(f"prelude: {error.type}: {error.message}" if error else "prelude failed", result)
         self._worker.freeze()
+
+    async def _end(self) -> None:
+        """Wait until no process of this session is left."""
+        for worker in (self._leaving, self._worker):
+            if worker is not None:
+                await worker.kill()
+        self._leaving = self._worker = None
 
     async def _restored(self) -> State:
         """The outcome of the restoring task, which is then forgotten. Raises SandboxError when there is no session to be had."""
@@ -225,7 +230,7 @@ class Session:
             result = self._folder_full() if watch.found_full else self._failed("killed", "SessionKilled", ended)
         except asyncio.CancelledError:
             worker.abandon()
-            self._worker = None
+            self._leaving, self._worker = worker, None
             raise
         finally:
             watch.cancel()
@@ -327,6 +332,22 @@ class Session:
             for generation in range(self._generation + 1):
                 with suppress(OSError):
                     self._zygote.output(f"{self.name}.{generation}").unlink()
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Run blocking work in a thread. A cancelled call ends with it, not before: whatever comes next on the same folder would
+    meet it there."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # looked at, so that nobody complains
+        raise cancelled
+    task.result()
 
 
 def _plain_name(name: str) -> str:

@@ -295,7 +295,9 @@ class ZygoteProcess:
                     raise FrameError("the session did not say hello")
                 worker.started(int(hello["pid"]))
             except BaseException:
-                worker.abandon()
+                await (
+                    worker.kill()
+                )  # and wait: it may not have made its output file yet, which the session then removes
                 raise
             return worker
 

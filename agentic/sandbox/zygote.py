@@ -11,6 +11,7 @@ It ends, with all sessions, when the control socket closes or its parent dies, a
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import io
 import json
@@ -39,6 +40,8 @@ frame.merge(frame, on="shop").pivot_table(index="shop", values="sales_x", aggfun
 frame[frame["shop"].str.contains("a") & (frame["sales"] > 0)]
 """
 
+SQLITE_STEPS = 100_000
+"""Of sqlite's machine, between two looks at the clock: some milliseconds."""
 
 CHINESE_FONTS = (
     "Noto Sans CJK",
@@ -77,8 +80,6 @@ def preload() -> None:
     """Import what cells use and run through it once, so that no session pays for it."""
     hooks: list[Callable[[], object]] = []
     register, os.register_at_fork = os.register_at_fork, _collector(hooks)  # type: ignore[assignment]
-    import sqlite3  # noqa: F401
-
     import numpy
     import pandas
 
@@ -86,6 +87,7 @@ def preload() -> None:
         numpy.set_printoptions(legacy="1.25")  # a scalar is shown as 6, not as np.int64(6)
     for option, value in {"max_rows": 40, "min_rows": 20, "max_columns": 30, "width": 200, "max_colwidth": 80}.items():
         pandas.set_option(f"display.{option}", value)
+    interruptible_sqlite()
     with suppress(ImportError):
         import agentic.sandbox.sql
         import agentic.tables.read  # noqa: F401
@@ -120,6 +122,21 @@ def _collector(hooks: list[Callable[[], object]]) -> Callable[..., None]:
             hooks.append(after_in_child)
 
     return register_at_fork
+
+
+def interruptible_sqlite() -> None:
+    """A cell's own sqlite query comes back to Python now and then, where the time limit can end it: else only a kill could."""
+    import sqlite3
+
+    plain = sqlite3.connect
+
+    @functools.wraps(plain)
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = plain(*arguments, **options)
+        connection.set_progress_handler(lambda: None, SQLITE_STEPS)
+        return connection
+
+    sqlite3.connect = sqlite3.dbapi2.connect = connect  # type: ignore[misc, assignment]
 
 
 def fill_gaps() -> list[bytes]:
