@@ -33,11 +33,14 @@ from agentic.tools.base import TOOLS, ToolSpec
 from agentic.tools.calculator import CalculatorError, calculate
 from agentic.tools.dialect import system_text
 from agentic.tools.retriever import Retriever
+from agentic.tools.values import unknown_values
 
 OBSERVATION_CHARS = 1200
 ELSEWHERE = "only the work folder can be read and written; network and other programs are disabled"
 QUERY_SHARE = 0.9
 """Part of a cell's time after which a query stops by itself, with a message of its own."""
+MAX_HINTS = 3
+"""Comparisons with unknown values that one observation mentions."""
 MAX_DOCUMENTS = 10
 """Documents that one retriever call returns at most."""
 
@@ -199,8 +202,13 @@ class Environment:
 
     async def _python(self, code: str) -> Observation:
         result = await self._run(code)
+        told = self._told(result)
+        if result.status == "ok":
+            frames = {name: table.frame for name, table in self._tables.items()}
+            hints = [f"Hint: {cut(sentence, 200)}" for sentence in unknown_values(code, frames)[:MAX_HINTS]]
+            told = "\n".join([told, *hints])
         return Observation(
-            status=ObservationStatus(result.status), text=self._told(result), data=result.model_dump(exclude_none=True)
+            status=ObservationStatus(result.status), text=told, data=result.model_dump(exclude_none=True)
         )
 
     def _files(self) -> tuple[dict[str, Path], str]:

@@ -883,7 +883,7 @@ time.sleep(30)
 ## sleep: timeout; timed
 time.sleep(30)
 
-## sqlite_endless: timeout; dead timed
+## sqlite_endless: timeout; timed
 import sqlite3
 sqlite3.connect(':memory:').execute('with recursive t(n) as (select 1 union all select n + 1 from t) select count(*) from t').fetchall()
 

@@ -23,6 +23,8 @@ from agentic.train.packing import IGNORED, Group, Row, Tokens, make_batches, mak
 
 EMPTY = Row([0], [IGNORED], [0], [1], [1])
 """A row without a trained token: fills the last step of an epoch, so that every process has a batch in every step."""
+SAMPLE_EPOCH = 1 << 32
+"""Its own stream of random numbers: a sample must not be the beginning of the first epoch."""
 _SAMPLED = 512
 """Lines tokenised to estimate what the others hold."""
 _FILL = 0.9
@@ -97,7 +99,7 @@ def _tokenise(rows: Iterator[Parsed], renderer: Renderer, max_length: int, sourc
     return Corpus(examples, list(tools.values()), dropped["too long"], dropped["untrained"])
 
 
-def _order(count: int, seed: int, epoch: int) -> Any:
+def shuffled(count: int, seed: int, epoch: int) -> Any:
     """A permutation of 0..count-1 for one epoch, int64 [count]."""
     import numpy as np
 
@@ -124,7 +126,7 @@ class LoadedBatches:
         if place >= len(self.batches):
             return [EMPTY]
         if self._current[0] != epoch:
-            self._current = (epoch, _order(len(self.batches), self._seed, epoch))
+            self._current = (epoch, shuffled(len(self.batches), self._seed, epoch))
         return self.batches[self._current[1][place]]
 
     def describe(self, max_length: int) -> list[str]:
@@ -197,8 +199,7 @@ class StreamedBatches:
     def _estimate(self) -> tuple[Corpus, float]:
         """A sample, and the tokens to compute for each byte of the files."""
         count = min(_SAMPLED, len(self.lines))
-        # Its own stream of random numbers: the sample must not be the beginning of the first epoch.
-        chosen = _order(len(self.lines), self.seed, 1 << 32)[:count].tolist()
+        chosen = shuffled(len(self.lines), self.seed, SAMPLE_EPOCH)[:count].tolist()
         source = ", ".join(map(str, self.lines.paths))
         sample = _tokenise((self.lines.example(index) for index in chosen), self.renderer, self.max_length, source)
         # Grouped as units will be: many examples at once would share more than those of a unit do.
@@ -214,7 +215,7 @@ class StreamedBatches:
         import numpy as np
 
         if self._epoch[0] != epoch:
-            order = _order(len(self.lines), self.seed, epoch)
+            order = shuffled(len(self.lines), self.seed, epoch)
             ends = np.cumsum(self._bytes[order], dtype=np.int64)
             units = self.rounds * self.columns
             cuts = np.searchsorted(ends, np.arange(units + 1) * (int(ends[-1]) / units), side="left")

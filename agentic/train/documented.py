@@ -10,6 +10,7 @@ Trainers are started in trainer/, so these folders are found from the repository
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def repository_root() -> Path:
-    """The checkout that this package belongs to; the working folder for an installed package."""
+    """$AGENTIC_ROOT, else the checkout that this package belongs to, else (an installed package) the working folder."""
+    if given := os.environ.get("AGENTIC_ROOT"):
+        return Path(given).absolute()
     # Not resolved: a checkout may reach the package through a link.
     root = Path(agentic.__file__).absolute().parents[1]
     return root if (root / "pyproject.toml").is_file() else Path.cwd()

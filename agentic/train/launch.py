@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -69,6 +70,8 @@ def deepspeed_config(choice: str) -> str | None:
         import deepspeed  # noqa: F401
     except ImportError:
         raise MissingExtra("--deepspeed", "deepspeed") from None
+    # DeepSpeed calls it by its old name at every step of a save.
+    warnings.filterwarnings("ignore", "`torch.distributed.all_gather_into_tensor` is deprecated", FutureWarning)
     return str(path)
 
 

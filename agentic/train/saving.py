@@ -53,6 +53,11 @@ class SealedSaving:
         """The model's weights; under DeepSpeed gathered from all processes, which must all call it."""
         if self.is_deepspeed_enabled and self.model_wrapped is not self.model:
             gathered: dict[str, Any] = self.accelerator.get_state_dict(self.model_wrapped) or {}
+            # DeepSpeed copies every tensor: tied ones are made one again, so that they are written once.
+            tied = getattr(self.model, "_tied_weights_keys", None) if self.model.config.tie_word_embeddings else None
+            for name, source in tied.items() if isinstance(tied, dict) else ():
+                if name in gathered and source in gathered:
+                    gathered[name] = gathered[source]
             return gathered
         state: dict[str, Any] = self.accelerator.unwrap_model(self.model).state_dict()
         return state

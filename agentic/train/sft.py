@@ -162,6 +162,8 @@ def _arguments(options: Options) -> Any:
     workers = max(n for n in range(options.dataloader_num_workers + 1) if n == 0 or accumulation % n == 0)
     if workers:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers are the parallelism
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed, where installed, warns that it guessed so
     return TrlConfig(
         output_dir=str(options.output_dir),
         per_device_train_batch_size=options.per_device_train_batch_size,
@@ -183,6 +185,7 @@ def _arguments(options: Options) -> Any:
         use_cpu=not torch.cuda.is_available(),
         deepspeed=deepspeed_config(options.deepspeed),
         ddp_timeout=STARTUP_S,
+        ddp_find_unused_parameters=False,
         dataloader_num_workers=workers,
         activation_checkpointing=False,
         remove_unused_columns=False,

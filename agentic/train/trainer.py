@@ -196,7 +196,9 @@ class PackedTrainer(SealedSaving, SFTTrainer):  # type: ignore[misc]
         decay = schedule_function(str(self.args.lr_scheduler_type.value), num_training_steps)
 
         def factor(step: int) -> float:
-            progress = min(1.0, max(step / num_training_steps, self.schedule_s / (self.max_s or math.inf)))
+            # Every process must have the same rate, and their clocks differ.
+            elapsed = self.elapsed_s if self.args.world_size == 1 else self.schedule_s
+            progress = min(1.0, max(step / num_training_steps, elapsed / (self.max_s or math.inf)))
             return min(1.0, (step + 1) / (warmup + 1)) * decay(round(progress * num_training_steps))
 
         self.lr_scheduler = LambdaLR(optimizer, factor)
