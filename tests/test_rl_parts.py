@@ -57,6 +57,10 @@ PLAN = Plan(3, 1.0, RolloutLimits(), 8, 0, "ops", "keep", "group", 0)
 OPTIONS = LossOptions("dapo", 0.2, 0.28, 2.0, 1.0)
 
 
+pytest_plugins = ("shared_zygote",)
+pytestmark = pytest.mark.usefixtures("shared_zygote")
+
+
 @pytest.fixture(scope="module", params=["shipped", "native", "plain"])
 def renderer(request: pytest.FixtureRequest) -> Renderer:
     template = {"shipped": None, "native": NATIVE, "plain": PLAIN}[request.param]
@@ -75,7 +79,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(scope="module")
-def sandbox(runner: asyncio.Runner) -> Iterator[Sandbox]:
+def sandbox(runner: asyncio.Runner, shared_zygote: None) -> Iterator[Sandbox]:
     sandbox = Sandbox()
     yield sandbox
     runner.run(sandbox.close())

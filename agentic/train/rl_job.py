@@ -11,6 +11,7 @@ from agentic.model.chat import Renderer
 from agentic.rollout import RolloutLimits
 from agentic.sandbox import Sandbox
 from agentic.train.checkpoints import read_seal
+from agentic.train.export import export
 from agentic.train.launch import say
 from agentic.train.rl_data import Share, Stopwatch, build, observe, sample_rows
 from agentic.train.rl_interrupt import Interrupted, RolloutLoop, stop_on_signal
@@ -136,7 +137,6 @@ class Job:
     def _build(self) -> None:
         from transformers import PrinterCallback
 
-        from agentic.train.rl_export import Exporter
         from agentic.train.rl_loss import LossOptions
         from agentic.train.rl_model import load_trainable
         from agentic.train.rl_progress import Evaluation, RLProgress
@@ -171,8 +171,6 @@ class Job:
             args.process_index,
             args.world_size,
         )
-        tools = {tool.name: tool.schema() for source in self.sources for tool in task_tools(source.task)}
-        self.export = Exporter(self.setup, self.renderer, self.facts, list(tools.values()), len(self.sources))
         seal = (read_seal(self.checkpoint) if self.checkpoint else None) or {}
         self.progress = RLProgress(
             config.output_dir,
@@ -238,7 +236,7 @@ class Job:
             trainer.write_light_weights()
             say(f"wrote {self.setup.light_weights}")
         best = progress.best
-        self.export(trainer, self.config.output_dir / "final")
+        self.export("final")
         say(f"wrote {self.config.output_dir / 'final'}")
         if best:
             say(f"best on the dev tasks: step {best['step']}, in {self.config.output_dir / 'best'}")
@@ -251,4 +249,23 @@ class Job:
             for name in ("greedy", "sampled")
             if name in best
         }
-        self.export(self.trainer, self.config.output_dir / "best", scores)
+        self.export("best", scores=scores)
+
+    def export(self, name: str, **card: Any) -> None:
+        """Write the weights as they are now as a model folder of the run."""
+        config = self.config
+        algorithm = "" if config.strategy == "sft" else f", {config.loss_type}, G = {config.num_generations}"
+        tools = {tool.name: tool.schema() for source in self.sources for tool in task_tools(source.task)}
+        export(
+            config.output_dir / name,
+            self.trainer,
+            self.renderer,
+            self.setup.base,
+            config,
+            f"; {config.strategy}{algorithm}",
+            trained_with="agentic train",
+            examples=len(self.sources),
+            tools=list(tools.values()),
+            **self.facts,
+            **card,
+        )

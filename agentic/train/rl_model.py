@@ -62,23 +62,21 @@ def load_trainable(setup: Setup, renderer: Renderer, bfloat16: bool) -> tuple[An
         tokenizer.pad_token = tokenizer.eos_token
     # Frozen weights need no float32 master copy; what is trained stays float32.
     frozen = torch.bfloat16 if setup.options.lora_rank and bfloat16 else torch.float32
-    job: Any = setup
-    model = load_model(job, frozen, attention.NAME)
+    model = load_model(setup.base, frozen, attention.NAME)
     model.config.use_cache = False
     model.generation_config.eos_token_id = renderer.end_ids
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    return lora(job, model)
+    return lora(setup.base, setup.options.lora_rank, model)
 
 
 def load_copy(setup: Setup, dtype: str) -> torch.nn.Module:
     """The base model without adapters in the type that samples, for the weights to be copied into."""
     import torch
 
-    job: Any = setup
     device = "cuda" if torch.cuda.is_available() else "cpu"
     number_type = sampling_dtype(dtype, device)
     with unsharded():
-        model: torch.nn.Module = load_model(job, number_type, "sdpa")
+        model: torch.nn.Module = load_model(setup.base, number_type, "sdpa")
     return model.to(device=device, dtype=number_type).eval()
 
 

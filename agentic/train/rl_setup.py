@@ -68,7 +68,7 @@ def _documented(config: TrainConfig) -> Setup:
     about = fitted_config(config.model_profile, len(tokenizer))
     weights = documented.find_weight(str(config.from_weight), config.save_dir, about)
     places = documented.places(config.save_weight, config.save_dir, about)
-    base = Base(weights.name, None, tokenizer, searchlm=about)
+    base = Base(weights.name, None, tokenizer, None, about, str(config.from_weight), config.save_dir)
     return Setup(_filled(config, places.run), base, places.checkpoints, places.weights)
 
 

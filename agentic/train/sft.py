@@ -217,11 +217,11 @@ def _train(
     # Frozen weights need no float32 master copy; casting them once and not in every step saves a third of the forward
     # time on a CPU. What is trained stays float32.
     frozen = torch.bfloat16 if options.lora_rank and arguments.bf16 else torch.float32
-    model = load_model(job, frozen, attention.NAME)
+    model = load_model(job.base, frozen, attention.NAME)
     model.config.use_cache = False
     model.generation_config.eos_token_id = renderer.end_ids
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model, lora_config = lora(job, model)
+    model, lora_config = lora(job.base, options.lora_rank, model)
     progress = Progress(options.output_dir / run_folder.METRICS, say)
     seal = (read_seal(checkpoint) if checkpoint else None) or {}
     data = BatchData(batches, tokenizer.pad_token_id)
@@ -249,7 +249,9 @@ def _train(
         return INTERRUPTED
     if progress.timed_out:
         say(f"time limit of {options.max_minutes:g} minutes reached after step {trainer.state.global_step}")
-    export(job, trainer, renderer, batches, facts)
+    final = options.output_dir / "final"
+    export(final, trainer, renderer, job.base, options, examples=batches.examples, tools=batches.tools, **facts)
+    say(f"wrote {final}")
     if job.light_weights:
         trainer.write_light_weights()
         say(f"wrote {job.light_weights}")
