@@ -14,9 +14,20 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 LONGEST_FIRST = (
-    *("isolation", "sandbox", "sql", "sft", "tasks", "eval", "sandbox_commands", "documented_scripts", "endpoint"),
+    *(
+        "isolation",
+        "sandbox",
+        "sql",
+        "sft",
+        "sft_documented",
+        "tasks",
+        "eval",
+        "sandbox_commands",
+        "documented_scripts",
+        "endpoint",
+    ),
     *("end_to_end_endpoint", "ask", "doctor", "rollout", "environment", "tables_read", "hf", "hostile", "searchlm"),
-    *("sandbox_soak", "cli"),
+    *("stream", "sandbox_soak", "cli"),
 )
 """Test files that take seconds, in the order in which workers take them: the short ones then fill up the end."""
 

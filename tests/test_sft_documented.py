@@ -297,7 +297,6 @@ def final(root: Path, name: str) -> dict[str, Any]:
 def test_two_processes_give_the_weights_of_one(root: Path, stream: str) -> None:
     """DDP under torchrun and ZeRO-2 under deepspeed, the same batches a step; then ZeRO-2 killed and resumed."""
     script = str(ROOT / "trainer" / "train_full_sft_deepspeed.py")
-    shutil.copytree(ROOT / "configs", root / "configs")
     options = [*OPTIONS, "--stream_above_mb", stream]
     assert main(["sft", *options, "--save_weight", "one"]) == 0
     two = [*options, "--accumulation_steps", "1", "--save_weight"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import agentic
 from agentic.errors import MissingExtra, UserError
-from agentic.train.documented import repository_root
 
 T = TypeVar("T")
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -63,7 +65,10 @@ def deepspeed_config(choice: str) -> str | None:
     if choice == "none":
         return None
     named = choice in ("zero2", "zero3")
-    path = repository_root() / "configs" / f"deepspeed_{choice}.json" if named else Path(choice)
+    # Of the code, not of the data: AGENTIC_ROOT does not move them.
+    path = (
+        Path(agentic.__file__).absolute().parents[1] / "configs" / f"deepspeed_{choice}.json" if named else Path(choice)
+    )
     if not path.is_file():
         raise UserError(f"--deepspeed {choice}: no file {path}; choose zero2, zero3, none or a DeepSpeed JSON file")
     try:
@@ -75,11 +80,25 @@ def deepspeed_config(choice: str) -> str | None:
     return str(path)
 
 
+@contextmanager
+def first_process_speaks() -> Iterator[None]:
+    """What is wrong for all processes is said once: a launcher ends the others as soon as the first one ends.
+
+    What only another process knows is said by it, a little later.
+    """
+    try:
+        yield
+    except UserError:
+        if rank() > 0:
+            time.sleep(10)
+        raise
+
+
 def first_process_does(work: Callable[[], T]) -> T:
     """`work()` on the first process; every process gets its result.
 
-    The other processes wait (the process group must exist: build TrainingArguments first). A UserError of the work ends
-    all of them with exit code 2; only the first says it.
+    The other processes wait (the process group must exist: build TrainingArguments first). A UserError of the work is
+    raised in all of them; see `first_process_speaks`.
     """
     import torch.distributed as dist
 
@@ -95,6 +114,6 @@ def first_process_does(work: Callable[[], T]) -> T:
             raise
     dist.broadcast_object_list(box, src=0)
     if box[1] is not None:
-        raise SystemExit(2)
+        raise UserError(box[1])
     result: T = box[0]
     return result

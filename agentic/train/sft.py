@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,14 @@ from agentic.train import runlog
 from agentic.train.checkpoints import read_seal
 from agentic.train.corpus import Batches, LoadedBatches, StreamedBatches, load_corpus
 from agentic.train.export import export
-from agentic.train.launch import STARTUP_S, autocast_type, deepspeed_config, first_process_does, say
+from agentic.train.launch import (
+    STARTUP_S,
+    autocast_type,
+    deepspeed_config,
+    first_process_does,
+    first_process_speaks,
+    say,
+)
 from agentic.train.lines import Lines, build_index
 from agentic.train.setup import Job, Options, load_model, lora, prepare
 
@@ -52,6 +60,11 @@ def run(config: SftConfig) -> int:
         raise MissingExtra("agentic sft", "train") from None
     quiet_libraries()
     register_searchlm()
+    with first_process_speaks():
+        return _run(config)
+
+
+def _run(config: SftConfig) -> int:
     job = prepare(config)
     renderer = Renderer(job.base.tokenizer)
     if config.dry_run:
@@ -260,14 +273,25 @@ def _train(
 
 @contextmanager
 def _stop_on_signal(progress: Progress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM finish the current step and save; a second one stops at once."""
+    """Ctrl-C and SIGTERM finish the current step and save; a second one stops at once.
+
+    Launchers answer Ctrl-C, which the trainers got as well, by a SIGTERM to each: one request, not two.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    asked, owner = math.inf, os.getpid()
+
     def stop(number: int, frame: Any) -> None:
-        if progress.stop_requested:
+        nonlocal asked
+        if os.getpid() != owner:  # a forked tokenising worker: it ends with its trainer, or when that ends it
+            return None if number == signal.SIGINT else os._exit(1)
+        if time.monotonic() - asked > 2:
             raise KeyboardInterrupt
+        if progress.stop_requested:
+            return None
+        asked = time.monotonic()
         progress.stop_requested = True
         say("stopping after this step (again to stop at once)")
 
