@@ -26,7 +26,18 @@ LONGEST_FIRST = (
         "documented_scripts",
         "endpoint",
     ),
-    *("end_to_end_endpoint", "ask", "doctor", "rollout", "environment", "tables_read", "hf", "hostile", "searchlm"),
+    *(
+        "end_to_end_endpoint",
+        "ask",
+        "doctor",
+        "rollout",
+        "environment",
+        "tables_read",
+        "hf",
+        "rl_parts",
+        "hostile",
+        "searchlm",
+    ),
     *("stream", "sandbox_soak", "cli"),
 )
 """Test files that take seconds, in the order in which workers take them: the short ones then fill up the end."""

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +23,10 @@ pytest.importorskip("trl")
 pytest.importorskip("peft")
 
 from rl_tiny import rows, run_and_kill, tiny_config, weights, write_tasks
+from test_sft_documented import checkout
 from tiny import make_folder
 
+from agentic.cli import main
 from agentic.config import TrainConfig
 from agentic.errors import UserError
 from agentic.train.rl import run
@@ -247,6 +250,41 @@ def test_dry_run_says_the_plan_and_writes_nothing(config: TrainConfig, capsys: p
     assert config.output_dir is not None and not config.output_dir.exists()
 
 
+# ---------------------------------------------------------------------------------------------- documented names
+
+DOCUMENTED = (
+    "--model_profile tiny --from_weight pretrain_searchlm --save_weight agent_grpo --data_path "
+    "../dataset/agentic_data/train.jsonl --num_generations 6 --batch_size 1 --accumulation_steps 4 --dtype float16 "
+    "--save_interval 2 --max_new_tokens 8 --max_total_tokens 8 --max_steps 4 --max_resamples 0"
+).split()
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository root with SearchLM weights and tasks, the working folder its trainer/."""
+    root = checkout(tmp_path / "root")
+    write_tasks(root / "dataset" / "agentic_data").rename(root / "dataset" / "agentic_data" / "train.jsonl")
+    monkeypatch.setenv("AGENTIC_ROOT", str(root))
+    monkeypatch.chdir(root / "trainer")
+    return root
+
+
+def test_the_documented_names(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stopped after two steps by --max_steps, then --from_resume 1, in the documented places."""
+    options = [*DOCUMENTED[:-4], "--max_steps", "2", *DOCUMENTED[-2:]]
+    assert main(["train", *options]) == 0
+    assert "--dtype float16 needs a GPU" in capsys.readouterr().out
+    shutil.rmtree(root / "runs" / "agent_grpo_64_mla" / "final")
+    first = torch.load(root / "out" / "agent_grpo_64_mla.pth", weights_only=True)
+    assert main(["train", *DOCUMENTED, "--from_resume", "1"]) == 0
+    assert (root / "checkpoints" / "agent_grpo_64_mla_latest").read_text() == "agent_grpo_64_mla_epoch3_step4\n"
+    names = {path.name for path in (root / "checkpoints").iterdir()}
+    assert names == {f"agent_grpo_64_mla_{end}" for end in ("latest", "epoch2_step2", "epoch3_step4")}
+    second = torch.load(root / "out" / "agent_grpo_64_mla.pth", weights_only=True)
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    assert [row["step"] for row in rows(root / "runs" / "agent_grpo_64_mla")] == [1, 2, 3, 4]
+
+
 # ---------------------------------------------------------------------------------------------------------- slow
 
 
@@ -300,3 +338,35 @@ def test_the_reward_rises_on_a_task_that_can_be_learnt(config: TrainConfig) -> N
     rewards = [row["reward"] for row in rows(config.output_dir)]
     first, last = sum(rewards[:8]) / 8, sum(rewards[-8:]) / 8
     assert last > first + 0.3, rewards
+
+
+@pytest.mark.slow
+def test_the_documented_command_under_deepspeed_interrupted_and_resumed(root: Path) -> None:
+    """ZeRO-2 in two processes, Ctrl-C, --from_resume 1: the same weights as without the interruption."""
+    pytest.importorskip("deepspeed")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    launcher = [shutil.which("deepspeed") or "deepspeed", "--num_accelerators", "2", "--master_port", "29731"]
+    command = [*launcher, str(ROOT / "trainer" / "train_agent_deepspeed.py"), *DOCUMENTED]
+
+    def start(*options: str) -> subprocess.Popen[bytes]:
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen([*command, *options], env=environment, start_new_session=True, **quiet)  # type: ignore[call-overload, no-any-return]
+
+    whole = start()
+    assert whole.wait(900) == 0
+    folder = root / "runs" / "agent_grpo_64_mla"
+    expected = torch.load(root / "out" / "agent_grpo_64_mla.pth", weights_only=True)
+    for name in ("runs", "checkpoints", "out/agent_grpo_64_mla.pth"):
+        path = root / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    stopped = start()
+    while not (folder / "metrics.jsonl").exists() or not rows(folder):
+        assert stopped.poll() is None
+        time.sleep(0.05)
+    os.killpg(stopped.pid, signal.SIGINT)
+    assert stopped.wait(900) != 0 and not (folder / "final").exists()
+    resumed = start("--from_resume", "1")
+    assert resumed.wait(900) == 0
+    found = torch.load(root / "out" / "agent_grpo_64_mla.pth", weights_only=True)
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=0, rtol=0)

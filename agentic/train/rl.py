@@ -16,7 +16,7 @@ from agentic.model.quiet import quiet_libraries
 from agentic.model.searchlm import register as register_searchlm
 from agentic.policy.hf import set_threads
 from agentic.train import runlog
-from agentic.train.launch import autocast_type, first_process_does, say
+from agentic.train.launch import autocast_type, first_process_does, first_process_speaks, say
 from agentic.train.rl_job import Job
 from agentic.train.rl_setup import Setup, check_expert, check_options, prepare
 from agentic.train.rl_tasks import Source, read_sources
@@ -43,6 +43,11 @@ def run(config: TrainConfig) -> int:
     check_options(config)
     set_threads()
     register_searchlm()
+    with first_process_speaks():
+        return _run(config)
+
+
+def _run(config: TrainConfig) -> int:
     sources = read_sources(config.data_path)
     dev = read_sources([config.dev_data])[: config.dev_tasks] if config.dev_data else []
     check_expert(config, sources)

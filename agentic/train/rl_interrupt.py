@@ -1,16 +1,10 @@
-"""The event loop of the rollouts, and Ctrl-C: rollouts are given up at once, weights are saved, nothing is lost."""
+"""The event loop of the rollouts, which Ctrl-C may end: weights and optimizer are then those after the step before."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
-
-from agentic.train.launch import say
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -49,33 +43,3 @@ class RolloutLoop:
 
     def close(self) -> None:
         self._runner.close()
-
-
-class Stoppable(Protocol):
-    stop_requested: bool
-
-
-@contextmanager
-def stop_on_signal(loop: RolloutLoop, progress: Stoppable) -> Iterator[None]:
-    """Ctrl-C and SIGTERM give up the rollouts, or finish the step, and save; a second one stops at once.
-
-    With several processes every step is finished: not all of them may stand at the same place.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
-
-    def stop(number: int, frame: Any) -> None:
-        if progress.stop_requested:
-            raise KeyboardInterrupt
-        progress.stop_requested = True
-        given_up = alone and loop.cancel()
-        say("stopping: the rollouts are given up" if given_up else "stopping after this step (again to stop at once)")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -14,11 +14,12 @@ from agentic.train.checkpoints import read_seal
 from agentic.train.export import export
 from agentic.train.launch import say
 from agentic.train.rl_data import Share, Stopwatch, build, observe, sample_rows
-from agentic.train.rl_interrupt import Interrupted, RolloutLoop, stop_on_signal
+from agentic.train.rl_interrupt import Interrupted, RolloutLoop
 from agentic.train.rl_rollouts import Collected, Collector, Plan
 from agentic.train.rl_setup import Setup
 from agentic.train.rl_tasks import Expert, Order, Source
 from agentic.train.schedule import gamma as gamma_schedule
+from agentic.train.signals import stop_on_signal
 from agentic.train.sums import Sums
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ class Job:
     def train(self) -> int:
         try:
             self._build()
-            with stop_on_signal(self.loop, self.progress):
+            # Not all of several processes may stand at the same place: they finish the step.
+            alone = self.args.world_size == 1
+            with stop_on_signal(self.progress, self.loop.cancel if alone else None):
                 return self._train()
         finally:
             self.loop.run(self._close(), may_cancel=False)
