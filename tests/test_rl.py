@@ -139,6 +139,7 @@ def test_killed_at_ten_random_points(whole: TrainConfig, tmp_path: Path, point: 
     assert without_times(rows(tmp_path / "run")) == without_times(rows(whole.output_dir))
 
 
+@pytest.mark.slow
 def test_a_cut_checkpoint_is_passed_over(config: TrainConfig, capsys: pytest.CaptureFixture[str]) -> None:
     """E11: the newest checkpoint cut to half its bytes."""
     config = dataclasses.replace(config, max_steps=2, save_steps=1, strategy="rl", max_resamples=0)
@@ -269,6 +270,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_the_documented_names(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Stopped after two steps by --max_steps, then --from_resume 1, in the documented places."""
     options = [*DOCUMENTED[:-4], "--max_steps", "2", *DOCUMENTED[-2:]]

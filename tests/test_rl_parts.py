@@ -595,6 +595,28 @@ def test_logical_time_gives_the_same_tokens_however_long_things_take(shipped: Re
     assert [[ids for ids, _ in one] for one in loose] == [[ids for ids, _ in one] for one in first]
 
 
+def test_one_that_waits_for_the_others_to_end_is_not_waited_for(shipped: Renderer, runner: asyncio.Runner) -> None:
+    """As when its session starts only once another one's memory is free."""
+    engine = Engine(make_model(len(shipped.tokenizer)), shipped.end_ids, temperature=1.0)
+    table = Timetable(engine, shipped, name="x")
+    table.patience_s = 0.05
+    free = asyncio.Event()
+
+    async def holding(policy: TokenPolicy) -> int:
+        for turn in range(3):
+            await policy.generate([60, 61, 62], 3, str(turn))
+        free.set()
+        return 1
+
+    async def waiting(policy: TokenPolicy) -> int:
+        await policy.generate([60, 61], 2, "a")
+        await free.wait()
+        await policy.generate([60, 61], 2, "b")
+        return 2
+
+    assert runner.run(table.run([waiting, holding, waiting], 3)) == [2, 1, 2]
+
+
 def test_an_episode_that_fails_ends_all_and_a_failing_engine_is_an_error_reply(
     shipped: Renderer, runner: asyncio.Runner
 ) -> None:
@@ -674,7 +696,7 @@ def test_an_endpoint_samples_token_ids_with_their_logprobs(
         one = Collector(sources, Order(len(sources), 0), sampler, sandbox, PLAN, shipped.end_ids)
         collected = runner.run(one.collect(0, range(1), 1))
     (group,) = collected.groups
-    assert {t.policy_version for t in group.trajectories} == {"step-4"}
+    assert {t.policy_version for t in group.trajectories} == {f"own weights of {sampler.base_url}"}
     assert all(t.completion_ids[-1] == 257 and t.logprobs == [-0.1, -0.2] for t in group.trajectories)
     sent = [request.body for request in server.requests[1:]]
     assert all(body["model"] == "served" and body["return_token_ids"] and body["logprobs"] == 0 for body in sent)

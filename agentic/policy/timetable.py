@@ -12,6 +12,7 @@ No collective operation happens in here: a rank may have no episode at all.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +22,11 @@ from agentic.policy.tokens import TokenPolicy
 if TYPE_CHECKING:
     from agentic.policy.generate import Engine, Generation, Request
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+PATIENCE_S = 60.0
+"""How long the others wait for one that is due: it may itself wait for a session that only their end sets free."""
 DELAY = 3
 """Decoding steps between the end of a turn and the next one's prefill: about what a cell takes beside a small model."""
 
@@ -38,6 +43,7 @@ class Timetable:
         self.version = version
         """Of the weights; whoever changes them sets it."""
         self.deterministic = deterministic
+        self.patience_s = PATIENCE_S
         self.generated = 0
         """Tokens sampled so far."""
 
@@ -48,6 +54,7 @@ class Timetable:
         self._changed = asyncio.Event()
         tasks: dict[int, asyncio.Task[T]] = {}
         due: dict[int, int] = {}
+        late: set[int] = set()
         time = 0
 
         def start(index: int) -> None:
@@ -64,14 +71,21 @@ class Timetable:
             while due or self._running:
                 # Who has to be here by now either asks or has ended.
                 called = sorted(index for index, when in due.items() if when <= time)
-                must_wait = bool(called) and (self.deterministic or (self.engine.idle and all(map(asleep, due))))
-                while any(map(asleep, called)) if self.deterministic else must_wait and all(map(asleep, called)):
+                while missing := [index for index in called if asleep(index)]:
+                    awaited = [index for index in missing if self.deterministic and index not in late]
+                    if not awaited and not (self.engine.idle and len(missing) == len(due)):
+                        break
                     self._changed.clear()
-                    await self._changed.wait()
+                    try:
+                        await asyncio.wait_for(self._changed.wait(), self.patience_s if awaited else None)
+                    except TimeoutError:
+                        log.warning("%d episodes are late; this step is not repeatable to the last bit", len(awaited))
+                        late.update(awaited)
                 for index in called:
                     if index in self._waiting:
                         prompt, budget, key, future = self._waiting.pop(index)
                         self._running[self.engine.submit(prompt, budget, key)] = (index, future)
+                        late.discard(index)
                         del due[index]
                     elif tasks[index].done():
                         tasks[index].result()
@@ -83,8 +97,8 @@ class Timetable:
                     for index in await self._step():
                         due[index] = time + (DELAY if self.deterministic else 0)
                     await asyncio.sleep(0)  # who has just got a turn goes on before the next step
-                elif due:
-                    time = max(time, min(due.values()))
+                elif later := [when for when in due.values() if when > time]:
+                    time = min(later)
             return [tasks[index].result() for index in range(len(episodes))]
         except BaseException:
             for task in tasks.values():

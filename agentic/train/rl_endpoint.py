@@ -29,7 +29,7 @@ BACKOFF_S = 0.1
 
 
 class EndpointSampler:
-    """Many episodes over one server, which batches by itself. `version` is that of the weights it was last sent."""
+    """Many episodes over one server, which batches by itself. `version` says which weights it has: those last sent, or its own."""
 
     def __init__(
         self, base_url: str, renderer: Renderer, *, sync: Literal["vllm", "none"] = "vllm", model: str | None = None
@@ -49,7 +49,9 @@ class EndpointSampler:
         """Send the trained weights, adapters merged, from the first process; without a channel the server keeps its own."""
         if self._weights is not None:
             send_weights(self._weights, model)
-        self.version = version
+            self.version = version
+        else:
+            self.version = f"own weights of {self.base_url}"
 
     async def run(self, episodes: Sequence[Episode[T]], *, concurrency: int, seed: str, temperature: float) -> list[T]:
         """Results in the order of `episodes`, at most `concurrency` of them at once."""

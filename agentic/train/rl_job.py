@@ -112,9 +112,13 @@ class Job:
                 self.sampler.sync(self.trainer.accelerator.unwrap_model(self.trainer.model_wrapped), version)
 
     def evaluate(self) -> dict[str, float]:
+        """Every process runs its share; all of them get the result."""
+        from accelerate.utils import gather_object
+
         self.sync(self.trainer.state.global_step)
-        found: dict[str, float] = self.loop.run(self.evaluation.run(), may_cancel=False)
-        return found
+        found = self.loop.run(self.evaluation.run(), may_cancel=False)
+        merged = Sums().merge(gather_object([found]))
+        return {name: round(value, 4) for name, value in merged.values().items()}
 
     def sample_rows(self, step: int) -> Sequence[dict[str, Any]]:
         return sample_rows(self.collected.all, step, 4) if self.collected else []

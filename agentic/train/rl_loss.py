@@ -60,8 +60,8 @@ def mixed_loss(
         importance=importance,
     )
     sums = Sums()
-    sums.add("loss_sft", float(sft.detach()))
-    sums.add("loss_rl", float(rl.detach()))
+    sums.add("loss_sft", float(sft.detach()), 0.0)
+    sums.add("loss_rl", float(rl.detach()), 0.0)
     count = float(shown["tokens"])
     if count:
         for name in ("clip_low", "clip_high", "ratio", "kl"):

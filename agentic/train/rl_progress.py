@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate.utils import gather_object
-
 from agentic import jsonl
 from agentic.records import Trajectory
 from agentic.run_folder import METRICS
@@ -24,8 +22,6 @@ from agentic.train.sums import Sums
 from agentic.train.trainer import Progress, minutes
 
 SAMPLES = "samples.jsonl"
-_COUNTS = ("retries", "tokens/generated")
-"""Totals of the step; everything else in the sums is a mean."""
 
 
 class Evaluation:
@@ -35,8 +31,8 @@ class Evaluation:
         self.collector, self.samples = collector, samples
         self.mine = range(rank, len(collector.sources), world)
 
-    async def run(self) -> dict[str, float]:
-        """Every process runs its share; all of them get the result."""
+    async def run(self) -> Sums:
+        """What this process's share of the tasks gave."""
         plan, sampler, found = self.collector.plan, self.collector.sampler, Sums()
         for name, temperature, samples in (("greedy", 0.0, 1), ("sampled", plan.temperature, self.samples)):
             episodes = [self.collector.episode(task, sample) for sample in range(samples) for task in self.mine]
@@ -49,8 +45,7 @@ class Evaluation:
                 found.add(name, one.parts.get("task_success", 0.0))
                 found.add(f"{name}_reward", one.reward)
                 found.add(f"{name}_length", float(sum(turn.generated_tokens for turn in one.turns)))
-        merged = Sums().merge(gather_object([found]))
-        return {name: round(merged.mean(name) or 0.0, 4) for name in merged.held}
+        return found
 
 
 class RLProgress(Progress):
@@ -109,11 +104,9 @@ class RLProgress(Progress):
         assert self.evaluate is not None
         with self.watch("eval"):
             self.dev = self.evaluate()
-        score = round((self.dev["greedy"] + self.dev.get("sampled", self.dev["greedy"])) / 2, 4)
-        self.say(
-            f"dev at step {step}: greedy {self.dev['greedy']:.3f}, sampled {self.dev.get('sampled', 0.0):.3f} "
-            f"({self.watch.seconds['eval']:.0f} s)"
-        )
+        greedy, sampled = self.dev.get("greedy", 0.0), self.dev.get("sampled", 0.0)  # absent: all of them unjudged
+        score = round((greedy + sampled) / 2, 4)
+        self.say(f"dev at step {step}: greedy {greedy:.3f}, sampled {sampled:.3f} ({self.watch.seconds['eval']:.0f} s)")
         if self.best is None or score > self.best["score"]:
             self.best = {"step": step, "score": score, **self.dev}
             self.save_best(self.best)
@@ -140,21 +133,15 @@ class RLProgress(Progress):
             "grad_norm": _number(logs.get("grad_norm")),
             "skipped": float(trainer.step_skipped),
         }
-        names = [*sums.held, *sums.largest]
-        for name in names:
-            totals = name in _COUNTS or (name.startswith("left_out/") and name != "left_out/share")
-            totals = totals or name.startswith("loss_")
-            value = sums.largest[name] if name in sums.largest else sums.total(name) if totals else sums.mean(name)
-            if value is not None:
-                _put(row, name, round(value, 6))
+        for name, value in sums.values().items():
+            _put(row, name, round(value, 6))
         tokens = row.setdefault("tokens", {})
         tokens |= {"expert": data.expert_tokens, "own": data.own_tokens}
-        computed = sum(batch.tokens for batch in data.batches)
         trainer.totals()
         row["trained_tokens"] = trainer.tokens_trained
         if tokens.get("generated") and seconds.get("rollout"):
             row["rollout_tokens_per_s"] = round(tokens["generated"] / seconds["rollout"], 1)
-        row["train_tokens_per_s"] = round(computed / max(trainer.train_s, 1e-6), 1)
+        row["train_tokens_per_s"] = round(tokens.get("computed", 0.0) / max(trainer.train_s, 1e-6), 1)
         row["seconds"] = {name: round(value, 2) for name, value in seconds.items()}
         row["elapsed_s"] = round(trainer.elapsed_s, 1)
         row["eta_s"] = round(self._remaining_s(state), 1)

@@ -102,6 +102,8 @@ def check_options(config: TrainConfig) -> None:
         raise UserError("--num_generations must be at least 2: a sample is judged against the others of its group")
     if config.save_steps % config.num_iterations:
         raise UserError("--save_steps must be a multiple of --num_iterations: rollouts are not part of a checkpoint")
+    if config.max_steps > 0 and config.max_steps % config.num_iterations:
+        raise UserError("--max_steps must be a multiple of --num_iterations: a run ends with its rollouts used up")
     if config.from_weight and config.model_name_or_path:
         raise UserError("choose one of --model_name_or_path and --from_weight")
     if config.from_weight and config.lora_rank:

@@ -112,6 +112,7 @@ class RLTrainer(PackedTrainer):
                 self.accelerator.backward(scaled, **({"scale_wrt_gas": False} if deepspeed else {}))
             total += loss.detach().float()
             sums = sums.merge([found])
+            sums.add("tokens/computed", float(batch.tokens), 0.0)
             self._counts = [self._counts[0] + batch.tokens, self._counts[1] + len(batch.sampled), 0]
         # A step without any data leaves the weights and the optimizer as they are: nothing is in its gradients.
         self.accelerator.gradient_state._set_sync_gradients(not self.step_skipped)

@@ -17,7 +17,10 @@ class Sums:
         self.largest: dict[str, float] = {}
 
     def add(self, name: str, value: float, count: float = 1.0) -> None:
-        """Add `value`, which is itself a sum over `count` things. What is no finite number is left out of both."""
+        """Add `value`, which is itself a sum over `count` things (0: a total, of which no mean is taken).
+
+        What is no finite number is left out of both.
+        """
         if math.isfinite(value):
             total, number = self.held.get(name, (0.0, 0.0))
             self.held[name] = (total + value, number + count)
@@ -44,3 +47,8 @@ class Sums:
         """None where nothing was counted."""
         value, count = self.held.get(name, (0.0, 0.0))
         return value / count if count else None
+
+    def values(self) -> dict[str, float]:
+        """Everything by name: means, totals, largest values."""
+        means = {name: value / count if count else value for name, (value, count) in self.held.items()}
+        return means | self.largest
