@@ -308,7 +308,7 @@ def launch(command: list[str], config: TrainConfig, **changes: Any) -> None:
 def test_two_processes_equal_one(config: TrainConfig, tmp_path: Path) -> None:
     """DDP over gloo: the same tasks, samples and weights as one process, up to the order of sums."""
     config = dataclasses.replace(config, max_steps=3)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "-m"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m"]
     launch([*torchrun, "agentic.cli"], config, output_dir=tmp_path / "two", batch_size=2)
     assert run(dataclasses.replace(config, output_dir=tmp_path / "one", batch_size=4)) == 0
     one, two = weights(tmp_path / "one" / "final"), weights(tmp_path / "two" / "final")
