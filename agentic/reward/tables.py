@@ -159,8 +159,8 @@ def _json_tables(text: str) -> Iterator[Grid]:
 
 def _json_grid(value: Any) -> Grid | None:
     if isinstance(value, dict):
-        if isinstance(value.get("columns"), list) and isinstance(value.get("rows", value.get("data")), list):
-            rows = value.get("rows", value.get("data"))
+        rows = value.get("rows", value.get("data"))
+        if isinstance(value.get("columns"), list) and isinstance(rows, list):
             columns = tuple(map(str, value["columns"]))
             good = all(isinstance(row, list) and len(row) == len(columns) for row in rows)
             return Grid(columns, tuple(map(tuple, rows))) if good else None
