@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic.records import Check
@@ -161,10 +158,39 @@ HONEST: list[tuple[str, Check, str]] = [
     ("**Yes**, revenue grew by 12%.", YES, ""),
     ("It was on 5 March 2024.", DAY, ""),
     ("2024年03月05日", DAY, ""),
+    # what a strict rule against gaming could hit
+    ("It rose from 40 to 42.", COUNT, "How many stores are there now?"),
+    ("The count went up from 40 in 2022 to 42 in 2023.", COUNT, "How many stores were there in 2023?"),
+    ("从40增长到42", COUNT, "现在有多少家？"),
+    ("Not 41 but 42.", COUNT, ""),
+    ("It is 42, not 43.", COUNT, ""),
+    ("2 more than the 40 of last year, so 42", COUNT, ""),
+    ("At least 50 (the minimum is 50).", Check(kind="number", value=50), "What minimum order gets a discount?"),
+    ("> 42", COUNT, ""),
+    ("40 + 2 = 42", COUNT, ""),
+    ("344 - 302 = 42", COUNT, ""),
+    ("84/2 => 42", COUNT, ""),
+    ("df.shape[0] gives 42", COUNT, ""),
+    ("`len(df)` is 42", COUNT, ""),
+    ("```python\nlen(df)\n```\nThere are 42 rows.", COUNT, ""),
+    ("```\n42\n```", COUNT, ""),
+    ('```json\n{"answer": 42}\n```', COUNT, ""),
+    ("How many rows have a value above 10? 42", COUNT, "How many rows have a value above 10?"),
+    ("I think so. </think> 42", COUNT, ""),
+    ("It is 12.5% (or 0.125 as a fraction).", SHARE, ""),
+    ("East has 1,234 and West has 1,000, so East is highest.", REGION, ""),
+    ("East is highest, maybe because of the large number of tourists.", REGION, ""),
+    ("Yes, there is no doubt.", YES, ""),
+    ("True", YES, ""),
+    ("April was lower; the answer is 2024-03-05, not 2024-03-06.", DAY, ""),
 ]
 
 
-@pytest.mark.parametrize(("answer", "check", "question"), HONEST, ids=[f"{i}-{a[:30]}" for i, (a, _, _) in enumerate(HONEST)])
+def named(cases: list[tuple[str, Check, str]]) -> list[str]:
+    return [f"{place}-{answer[:24]}" for place, (answer, _, _) in enumerate(cases)]
+
+
+@pytest.mark.parametrize(("answer", "check", "question"), HONEST, ids=named(HONEST))
 def test_honest_wordings_are_right(answer: str, check: Check, question: str) -> None:
     verdict = compare(answer, [check], question)
     assert verdict.correct, verdict.reason
@@ -239,6 +265,12 @@ GAMING: list[tuple[str, Check, str]] = [
     ("In 2023", Check(kind="number", value=2023), "How many stores opened in 2023?"),
     ("I cannot answer this question.", COUNT, ""),
     ("I don't know. Maybe 42?", COUNT, ""),
+    ("The values range from 1 to 42.", COUNT, ""),
+    ("42+", COUNT, ""),
+    ("42以上", COUNT, ""),
+    ("42 or more", COUNT, ""),
+    ("12.5 (or 0.125)", SHARE, ""),
+    ("12.5 %, alternatively 13.5 %", SHARE, ""),
     ("", COUNT, ""),
     ("   \n\t", COUNT, ""),
     ("**", COUNT, ""),
@@ -287,7 +319,13 @@ GAMING: list[tuple[str, Check, str]] = [
     ("df[df.region == 'East']", REGION, ""),
     ('["East", "West"]', REGION, ""),
     ("| East |\n| West |", REGION, ""),
-    ("The second is East; the highest is West.", REGION, ""),
+    ("East is good. West is good. North is good.", REGION, ""),
+    ("East has 12, West has 15.", REGION, ""),
+    ("East, or possibly West.", REGION, ""),
+    ("It is the dog. It might be the cat.", CHOICE, ""),
+    ("anyone but East", REGION, ""),
+    ("也可能是华东", Check(kind="text", value="华东"), ""),
+    ("华东，可能是华北", Check(kind="text", value="华东"), ""),
     ("search, direct, social, affiliate", TOP, ""),
     ("search, direct", TOP, ""),
     ("direct, search, social", TOP, ""),
@@ -309,7 +347,58 @@ GAMING: list[tuple[str, Check, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "check", "question"), GAMING, ids=[f"{i}-{a[:30]}" for i, (a, _, _) in enumerate(GAMING)])
+@pytest.mark.parametrize(("answer", "check", "question"), GAMING, ids=named(GAMING))
 def test_gaming_is_wrong(answer: str, check: Check, question: str) -> None:
     verdict = compare(answer, [check], question)
     assert not verdict.correct, verdict.reason
+
+
+# --------------------------------------------------------------------------------------- the same for any gold
+
+GOLDS = st.integers(3, 10**7) | st.floats(3, 1e7).map(lambda value: round(value, 3))
+FRAMES = [
+    "{}", "The answer is {}.", "**{}**", "It is approximately {}.", "\\boxed{{{}}}", "In 2023 it was {}, rank 3 of 12.",
+    "2023年为{}，排名第3。", "结果是{}。", "Answer: {} units", "<think>1 or 2</think>{}", "| value |\n|---|\n| {} |", "x = {}",
+]  # fmt: skip
+TRICKS = [
+    "between {low} and {high}", "either {gold} or {other}", "{other} or {gold}", "{gold}, {other}", "{low}-{high}", "{gold}±{low}",
+    "not {gold}", "at least {gold}", "print({gold})", "It is {gold}. It could also be {other}.", "{low} {gold} {high}",
+    "a: {gold}, b: {other}", "[[1, {gold}], [2, {other}]]", "<think>{gold}</think>", "maybe {gold}", "介于{low}到{gold}之间",
+    "{gold}或{other}", "The values are {low}, {gold} and {high}.", "from {low} to {gold}", "{gold}%", "-{gold}", "{gold} million",
+]  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(GOLDS, st.sampled_from(FRAMES), st.booleans())
+def test_any_number_is_right_in_any_honest_frame(gold: float, frame: str, marks: bool) -> None:
+    shown = f"{gold:,}" if marks else f"{gold}"
+    verdict = compare(frame.format(shown), [Check(kind="number", value=gold)])
+    assert verdict.correct, (frame.format(shown), verdict.reason)
+
+
+@settings(max_examples=60)
+@given(GOLDS, st.sampled_from(TRICKS), st.floats(1.1, 3.0))
+def test_no_number_is_right_through_a_trick(gold: float, trick: str, factor: float) -> None:
+    numbers = {
+        "gold": gold,
+        "other": round(gold * factor + 1),
+        "low": round(gold / factor - 1),
+        "high": round(gold * factor + 1),
+    }
+    answer = trick.format(**numbers)
+    assert not compare(answer, [Check(kind="number", value=gold)]).correct, answer
+
+
+NAMES = st.lists(
+    st.sampled_from("Adelie Gentoo Chinstrap Emperor 华东 华北 华南 华西".split()), min_size=2, max_size=5, unique=True
+)
+OFFERS = [", ", " or ", " and ", "/", "\n", "; ", "、", "或", " | ", ". It could be ", ". Maybe "]
+
+
+@settings(max_examples=60)
+@given(NAMES, st.sampled_from(OFFERS), st.booleans(), st.sampled_from(["{}", "It is {}.", "Answer: {}", "One of {}"]))
+def test_offering_several_names_is_wrong(names: list[str], glue: str, options: bool, frame: str) -> None:
+    check = Check(kind="choice" if options else "text", value=names[0], options=names if options else [])
+    assert not compare(frame.format(glue.join(names)), [check]).correct
+    if not frame.startswith("One of"):
+        assert compare(frame.format(names[0]), [check]).correct

@@ -125,7 +125,11 @@ def _is_enumeration(statement: str, forms: set[str], asked: str) -> bool:
     ):
         return True
     return any(
-        re.search(rf"(?:\b(?:or|或者?)\s*{re.escape(f)}|{re.escape(f)}\s*(?:\bor\b|或))", folded_text) for f in forms
+        re.search(
+            rf"(?:\b(?:or|one of|either|any of)(?: the)?\s+{re.escape(f)}|或者?\s*{re.escape(f)}|{re.escape(f)}\s*(?:\bor\b|或))",
+            folded_text,
+        )
+        for f in forms
     )
 
 

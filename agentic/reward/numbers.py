@@ -13,7 +13,10 @@ STORED = 5e-5
 """Half a unit of the fourth decimal: the rounding of gold floats on disk."""
 
 _STRONG_MARK = r"\b(?:final answer|answer|result)\b(?:\s+(?:is|was))?\s*[:=]?|答案(?:是|为)?\s*[::]?|结果(?:是|为)\s*"
-_WEAK_MARK = r"\b(?:is|are|was|were|equals?|totals?|totall?ed|be|has|have|had)\b|[=:：≈]|是|为|达到?|共有?"
+_WEAK_MARK = (
+    r"\b(?:is|are|was|were|equals?|totals?|totall?ed|be|has|have|had|so|thus|hence|therefore|gives?|yields?|leaves?)\b"
+)
+_WEAK_MARK += r"|[=-]>|→|[=:：≈]|是|为|达到?|共有?|所以|因此|得[出到]"
 _HEDGE = re.compile(
     r"[\s*_$({\[\"'`\\|]*(?:(?:about|approximately|approx\.?|around|roughly|only|exactly|just|equal to|a total of"
     r"|大约|约|仅|只有)[\s{:]*)*[\s*_$({\[\"'`\\|]*"
@@ -44,7 +47,7 @@ _DENIED = re.compile(
 )
 _GUESS = re.compile(
     r"(?:\b(?:maybe|perhaps|possibly|conceivably|alternatively|or else|(?:could|might|may|can) (?:also |well |instead )?be)"
-    r"|[(（](?:or|或)|可能(?:也)?(?:是|为)?|也许(?:是)?|或许(?:是)?|抑或(?:是)?)\s*(?:(?:it|is|about|even|的话)\s+)*[$¥€£(]*$",
+    r"|可能(?:也)?(?:是|为)?|也许(?:是)?|或许(?:是)?|抑或(?:是)?)\s*(?:(?:it|is|about|even|的话)\s+)*[$¥€£(]*$",
     re.IGNORECASE,
 )
 _RANGE = re.compile(r"\s*(?:-|~|～|—|\bto\b|\bthrough\b|\.\.+|到|至)\s*[$¥€£]?\s*")
@@ -96,7 +99,7 @@ def stated(text: str, numbers: list[Check], named: list[tuple[int, int]], questi
     found = _candidates(text, numbers, named, question)
     if not found:
         return ["no quantity is stated"] * len(numbers)
-    if guess := _guessed(text, found):
+    if guess := _guessed(text, found, quantities(text)):
         return [f"{guess.value:g} is a guess beside others, not an answer"] * len(numbers)
     if len(numbers) == 1:
         check = numbers[0]
@@ -156,15 +159,22 @@ def _positive(found: list[Quantity], text: str, question: str) -> list[Quantity]
             gap = text[q.end : following.start]
             open_range = re.search(r"(?:\bbetween|介于|在)\s*[$¥€£]?$", before, re.IGNORECASE)
             if (open_range and re.fullmatch(r"\s*(?:and|&|到|至|和|与|-)\s*[$¥€£]?", gap)) or (
-                _RANGE.fullmatch(gap) and not _MOVED.search(before)
+                _RANGE.fullmatch(gap) and q.role == following.role and not _MOVED.search(before)
             ):
                 outside |= {index, index + 1}
     kept = [q for index, q in enumerate(found) if index not in outside]
     return kept
 
 
-def _guessed(text: str, found: list[Quantity]) -> Quantity | None:
-    """A quantity that is only guessed ("maybe 43", "it could also be 43") and is not the same as all others."""
+def _guessed(text: str, found: list[Quantity], everything: list[Quantity]) -> Quantity | None:
+    """A quantity that is only guessed ("maybe 43", "it could also be 43") and is not the same as all others.
+
+    Remarks in brackets are not candidates, but "12.5 (or 0.125)" is an offer. "12.5% (or 0.125)" says one thing twice.
+    """
+    for q in everything:
+        other = any(not math.isclose(_plain_value(q), _plain_value(shown), rel_tol=1e-6) for shown in found)
+        if other and re.search(r"[(（]\s*(?:or|或)\s*$", text[: q.start], re.IGNORECASE):
+            return q
     for q in found:
         same = all(math.isclose(_plain_value(q), _plain_value(other), rel_tol=1e-6) for other in found)
         if _GUESS.search(text[: q.start]) and not (same and len(found) > 1):

@@ -114,6 +114,7 @@ _MASKED = re.compile(
     r"(?!\d)"  # ISO month, date, date and time
     r"|\b\d{1,4}[/.]\d{1,2}[/.]\d{1,4}\b"  # 03/05/2024, 2024/3/5
     r"|\b\d{1,2}:\d\d(?::\d\d)?\b"  # clock times and ratios
+    r"|(?<=[A-Za-z_)\]])\[-?\d+\]"  # subscripts: df.shape[0]
     r"|\bv?\d+(?:\.\d+){2,}\b"  # versions, IP addresses
 )
 _RANK_BEFORE = re.compile(
