@@ -306,6 +306,8 @@ GAMING: list[tuple[str, Check, str]] = [
     ("anything but dog", CHOICE, ""),
     ("East, West, North, South", REGION, ""),
     ("East / West", REGION, ""),
+    ("It is East/West", REGION, ""),
+    ("| region | revenue |\n|---|---|\n| East | 12 |\n| West | 9 |", REGION, ""),
     ("East or West", REGION, ""),
     ("East and West", REGION, ""),
     ("either East or West", REGION, ""),

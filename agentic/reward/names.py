@@ -83,7 +83,10 @@ def text_failure(text: str, check: Check, question: str) -> str | None:
         return f"{check.value} is not stated"
     if rivals := named - forms:
         return f"names {sorted(rivals)[0]} beside {check.value}"
-    if not check.options and _is_enumeration(_statement(text), forms, asked):
+    said = _statement(text)
+    if "/" not in "".join([str(check.value), *check.accept]):
+        said = re.sub(r"(?<=[^\W\d_])\s*[/|]\s*(?=[^\W\d_])", " or ", said)
+    if not check.options and _is_enumeration(said, forms, asked):
         return f"lists several answers, one asked ({check.value})"
     return None
 
@@ -120,10 +123,10 @@ def _is_enumeration(statement: str, forms: set[str], asked: str) -> bool:
     if _is_parallel(statement, forms):
         return True
     folded_text = fold(statement)
-    if "/" not in "".join(forms) and any(
-        fold(part) in forms for part in re.split(r"[/|]", statement) if len(re.split(r"[/|]", statement)) > 1
-    ):
-        return True
+    piped = [line for line in statement.splitlines() if line.lstrip().startswith("|")]
+    rules = sum(not fold(line) for line in piped)
+    if len(piped) - rules - bool(rules) > 1 and any(fold(cell) in forms for line in piped for cell in line.split("|")):
+        return True  # a table of several rows
     return any(
         re.search(
             rf"(?:\b(?:or|one of|either|any of)(?: the)?\s+{re.escape(f)}|或者?\s*{re.escape(f)}|{re.escape(f)}\s*(?:\bor\b|或))",
