@@ -39,6 +39,9 @@ from agentic.reward.numbers import number_failure, stated
 from agentic.reward.statement import final_text, statement
 from agentic.reward.tables import table_failure
 
+MAX_CHARS = 200_000
+"""A longer answer is a dump, and wrong."""
+
 
 def compare(answer: str | None, checks: list[Check], question: str = "", judge: Judge | None = None) -> Verdict:
     """Score an answer: the share of the checks that pass, and the first one that failed.
@@ -51,6 +54,8 @@ def compare(answer: str | None, checks: list[Check], question: str = "", judge: 
         return Verdict(score=0.0, correct=False, reason="the answer is empty")
     if not checks:
         return Verdict(score=0.0, correct=False, reason="the task has no checks")
+    if len(whole) > MAX_CHARS:
+        return Verdict(score=0.0, correct=False, reason=f"the answer has {len(whole)} characters, {MAX_CHARS} are read")
     text = statement(whole, question)
     if not text.strip(" \t\r\n*_`#>|.。") and not any(check.kind == "free_text" for check in checks):
         return Verdict(score=0.0, correct=False, reason="the answer states nothing (only code, calls or the question)")

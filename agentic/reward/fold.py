@@ -14,6 +14,20 @@ def fold(text: str) -> str:
     return " ".join(text.split())
 
 
+NEAR = 120
+"""Characters beside a place that can change what it says; a longer look back would cost quadratic time on a dump."""
+
+
+def ahead(text: str, place: int) -> str:
+    """The last NEAR characters before a place."""
+    return text[max(0, place - NEAR) : place]
+
+
+def behind(text: str, place: int) -> str:
+    """The NEAR characters from a place on."""
+    return text[place : place + NEAR]
+
+
 def mentions(folded: str, form: str) -> list[tuple[int, int]]:
     """Spans of a folded form in a folded text, at word boundaries for Latin letters and digits."""
     if not form:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from agentic.records import Check
-from agentic.reward.fold import fold, mentions
+from agentic.reward.fold import ahead, fold, mentions
 from agentic.reward.lists import list_parses, untailed
 from agentic.reward.numbers import number_failure, stated
 from agentic.reward.quantity import normalise, quantities
@@ -49,7 +49,8 @@ def named_spans(text: str, check: Check) -> list[tuple[int, int]]:
 def _asserted(folded: str, form: str) -> bool:
     """The form is named at least once without being denied, guessed or compared against."""
     return any(
-        not _DENIED.search(folded[:start]) and not GUESS.search(folded[:start]) for start, _ in mentions(folded, form)
+        not _DENIED.search(ahead(folded, start)) and not GUESS.search(ahead(folded, start))
+        for start, _ in mentions(folded, form)
     )
 
 
@@ -230,7 +231,7 @@ def dates(text: str) -> list[tuple[int, ...]]:
                 )
             else:
                 value = tuple(number for number in (int(part["y"]), month, int(part.get("d") or 0)) if number)
-            if not _DENIED.search(text[: match.start()]):
+            if not _DENIED.search(ahead(text, match.start())):
                 found.append((match.start(), value))
             text = text[: match.start()] + "\0" * len(match[0]) + text[match.end() :]
     return [value for _, value in sorted(found)]

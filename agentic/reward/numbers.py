@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 
 from agentic.records import Check
+from agentic.reward.fold import ahead, behind
 from agentic.reward.quantity import Quantity, canonical_unit, quantities, scale_of, spelled
 from agentic.reward.statement import repeated_year
 
@@ -147,7 +149,7 @@ def _positive(found: list[Quantity], text: str, question: str) -> list[Quantity]
     kept: list[Quantity] = []
     outside: set[int] = set()
     for index, q in enumerate(found):
-        before, after = text[: q.start], text[q.end :]
+        before, after = ahead(text, q.start), behind(text, q.end)
         following = found[index + 1] if index + 1 < len(found) else None
         if _DENIED.search(before) or _PLUS_MINUS.search(before) or _PLUS_MINUS_AFTER.match(after):
             outside.add(index)
@@ -172,13 +174,15 @@ def _guessed(text: str, found: list[Quantity], everything: list[Quantity]) -> Qu
     Remarks in brackets are not candidates, but "12.5 (or 0.125)" is an offer. "12.5% (or 0.125)" says one thing twice.
     """
     for q in everything:
-        other = any(not math.isclose(_plain_value(q), _plain_value(shown), rel_tol=1e-6) for shown in found)
-        if other and re.search(r"[(（]\s*(?:or|或)\s*$", text[: q.start], re.IGNORECASE):
+        if re.search(r"[(（]\s*(?:or|或)\s*$", ahead(text, q.start), re.IGNORECASE) and any(
+            not math.isclose(_plain_value(q), _plain_value(shown), rel_tol=1e-6) for shown in found
+        ):
             return q
     for q in found:
-        same = all(math.isclose(_plain_value(q), _plain_value(other), rel_tol=1e-6) for other in found)
-        if _GUESS.search(text[: q.start]) and not (same and len(found) > 1):
-            return q
+        if _GUESS.search(ahead(text, q.start)):
+            same = all(math.isclose(_plain_value(q), _plain_value(other), rel_tol=1e-6) for other in found)
+            if len(found) == 1 or not same:
+                return q
     return None
 
 
@@ -204,25 +208,27 @@ def _doubt(quantity: Quantity, text: str, asked: set[tuple[float, bool]], bracke
     A calendar year or a rank weighs more than the total in "12 of 344", that more than a number that the question
     gave, that more than a remark in brackets or a baseline. So "10 of 344 have more than 10" states 10.
     """
-    before = text[: quantity.start]
+    before = ahead(text, quantity.start)
     doubt = 4 if quantity.role != "plain" else 0
     doubt += 3 if _TOTAL.search(before) else 0
     doubt += 2 if (quantity.value, quantity.percent) in asked else 0
     doubt += 1 if _BASELINE.search(before) else 0
-    return doubt + any(start < quantity.start and quantity.end < end for start, end in brackets)
+    index = bisect_right(brackets, (quantity.start,)) - 1  # brackets do not overlap
+    return doubt + (index >= 0 and brackets[index][0] < quantity.start and quantity.end < brackets[index][1])
 
 
 def _marked(text: str, found: list[Quantity]) -> Quantity | None:
     """The quantity right after the last marker, unless it opens a list of numbers."""
-    labelled = {q.value for q in found if re.search(r"[:：]\s*$", text[: q.start])}
+    labelled = {q.value for q in found if re.search(r"[:：]\s*$", ahead(text, q.start))}
+    starts = [q.start for q in found]
     for marks in (_STRONG_MARK, _WEAK_MARK):
         if marks == _WEAK_MARK and len(labelled) > 1:
             return None
         for mark in reversed(list(re.finditer(marks, text, re.IGNORECASE))):
             gap = _HEDGE.match(text, mark.end())
             nearest = gap.end() if gap else mark.end()
-            index = next((i for i, q in enumerate(found) if mark.end() <= q.start <= nearest), None)
-            if index is None:
+            index = bisect_left(starts, mark.end())
+            if index == len(found) or starts[index] > nearest:
                 continue
             following = found[index + 1] if index + 1 < len(found) else None
             if following is not None and _JOINED.fullmatch(text[found[index].end : following.start]):
@@ -266,7 +272,7 @@ def number_failure(quantity: Quantity, check: Check, text: str, question: str) -
 
 def _signed(value: float, quantity: Quantity, text: str, question: str) -> list[float]:
     """The value with the sign that the words give it; empty where they leave it open."""
-    before, after = text[: quantity.start], text[quantity.end :]
+    before, after = ahead(text, quantity.start), behind(text, quantity.end)
     if _RISE_OR_FALL.search(before[-60:]):
         return []
     if value <= 0:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from agentic.reward.fold import ahead, behind
 from agentic.reward.numerals import CN_DIGITS, CN_NUMERAL, CN_SCALES, cn_product, cn_value, english
 
 Role = Literal["plain", "rank", "time"]
@@ -156,7 +157,7 @@ def _read(plain: str, match: re.Match[str]) -> tuple[Quantity | None, int]:
     """The quantity at a match of _NUMBER (None for an identifier) and where to go on."""
     end = match.end()
     first = match.start("digits")
-    before = plain[: match.start()]
+    before = ahead(plain, match.start())
     signed = match["minus"] is not None or match["sign"] is not None
     if not signed and not match["currency"] and _inside_identifier(plain, first):
         return None, end
@@ -198,7 +199,7 @@ def _read(plain: str, match: re.Match[str]) -> tuple[Quantity | None, int]:
         unit = "%"
     integer = scale == 1.0 and not unit and "." not in digits and not match["power"] and not signed
     if integer and role == "plain":
-        role = _role(before, digits, plain[number_end:])
+        role = _role(before, digits, behind(plain, number_end))
     return Quantity(value, unit, match.start(), end, unit in {"%", "pp"}, scale, role), end
 
 
@@ -252,13 +253,13 @@ def _chinese(plain: str) -> list[Quantity]:
             value += float("0." + "".join(str(CN_DIGITS[c]) for c in match["fraction"]))
         scale = cn_product(match["scale"]) if match["scale"] else 1.0
         value *= scale
-        if match["minus"] or plain[: match.start()].endswith("负"):
+        if match["minus"] or ahead(plain, match.start()).endswith("负"):
             value = -value
         end = match.end()
         unit = "%" if match["percent"] else ""
         if not unit and (word := _UNIT.match(plain, end)):
             unit, end = canonical_unit(word[0]), word.end()
-        role: Role = "rank" if _RANK_BEFORE.search(plain[: match.start()]) else "plain"
+        role: Role = "rank" if _RANK_BEFORE.search(ahead(plain, match.start())) else "plain"
         if not unit and re.match(r"[年月日号]", plain[end : end + 1]):
             role = "time"
         found.append(Quantity(value, unit, match.start(), end, unit in {"%", "pp"}, scale, role))
@@ -270,7 +271,7 @@ def spelled(text: str) -> list[Quantity]:
     plain = normalise(text)
     found = [Quantity(value, "", start, end) for value, start, end in english(plain)]
     for match in re.finditer(r"(?<![第一-龥])?[零一二两三四五六七八九十]", plain):
-        if plain[: match.start()].endswith("第"):
+        if ahead(plain, match.start()).endswith("第"):
             found.append(Quantity(cn_value(match[0]) or 0.0, "", match.start(), match.end(), role="rank"))
         elif _CN_MEASURE.match(plain, match.end()):
             found.append(Quantity(cn_value(match[0]) or 0.0, "", match.start(), match.end()))

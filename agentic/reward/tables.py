@@ -21,6 +21,8 @@ from agentic.reward.pairing import unpaired
 from agentic.reward.quantity import quantities
 
 MAX_CELLS = 200_000
+MAX_ATTEMPTS = 50
+"""Brackets that open no JSON; then the text is not searched further."""
 _MISSING = {"", "nan", "none", "null", "na", "n a", "nat", "缺失"}
 _RULE = re.compile(r"^\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$")
 
@@ -146,12 +148,15 @@ def read_tables(text: str) -> Iterator[Grid]:
 
 
 def _json_tables(text: str) -> Iterator[Grid]:
-    decoder, position = json.JSONDecoder(), 0
-    while (start := min((p for p in (text.find("[", position), text.find("{", position)) if p >= 0), default=-1)) >= 0:
+    decoder, position, failed = json.JSONDecoder(), 0, 0
+    while (
+        failed < MAX_ATTEMPTS
+        and (start := min((p for p in (text.find("[", position), text.find("{", position)) if p >= 0), default=-1)) >= 0
+    ):
         try:
             value, position = decoder.raw_decode(text, start)
         except (json.JSONDecodeError, RecursionError):
-            position = start + 1
+            position, failed = start + 1, failed + 1
             continue
         if grid := _json_grid(value):
             yield grid
