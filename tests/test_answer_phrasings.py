@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -404,3 +406,13 @@ def test_offering_several_names_is_wrong(names: list[str], glue: str, options: b
     assert not compare(frame.format(glue.join(names)), [check]).correct
     if not frame.startswith("One of"):
         assert compare(frame.format(names[0]), [check]).correct
+
+
+@pytest.mark.parametrize("unit", ["1,", "1 ", "[", "maybe ", "`", "1-"])
+def test_a_long_dump_is_compared_in_linear_time(unit: str) -> None:
+    """Looking back to the start of the text for every number took minutes for 4,000 characters."""
+    started = time.process_time()
+    for check in (COUNT, REGION, TOP, DAY):
+        assert not compare(unit * (6000 // len(unit)), [check]).correct
+    assert time.process_time() - started < 5
+    assert "characters" in compare("1" * 300_000, [COUNT]).reason
