@@ -162,17 +162,18 @@ def _same_frame(clause: str, form: str, other: str) -> bool:
 _YES = r"\b(?:yes|true|correct)\b|^\s*(?:是|对|有|正确|能|会)"
 _NO = (
     r"\b(?:no|false|incorrect|untrue)\b|(?:\bnot|n['’]t)\s+(?:true|correct|the case|so)\b"
-    r"|不是|并非|没有|不会|不能|是否|或否|或不|^\s*(?:否|不|没|错|无)"
+    r"|不是|并非|没有|不会|不能|^\s*(?:否|不|没|错|无)"
 )
 _UNSURE = re.compile(
     r"\b(?:maybe|perhaps|possibly|might be|unclear|(?:cannot|can't|could not) (?:be )?(?:determined?|answer|say|tell)|not sure"
-    r"|don't know)\b|可能|也许|或许|无法|不确定|不能确定|不知道",
+    r"|don't know)\b|可能|也许|或许|是否|或否|或不|无法|不确定|不能确定|不知道",
     re.IGNORECASE,
 )
 
 
 def boolean_failure(text: str, check: Check, question: str) -> str | None:
-    text = text.strip().strip("*\"'` ")
+    # 是否增长：是 repeats the question before it answers.
+    text = re.sub(r"^\s*是否[^:：,，。?？]*[:：,，?？]", "", text).strip().strip("*\"'` ")
     alone = {
         word.lower()
         for word in re.findall(
