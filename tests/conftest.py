@@ -1,4 +1,7 @@
-"""Folders outside the repository; tests that need one are skipped, with a reason, where it is absent."""
+"""How tests are dealt out to workers, and folders outside the repository.
+
+A test that needs such a folder is skipped, with a reason, where it is absent.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+LONGEST_FIRST = (
+    *("isolation", "sandbox", "sql", "sft", "tasks", "eval", "sandbox_commands", "documented_scripts", "endpoint"),
+    *("end_to_end_endpoint", "ask", "doctor", "rollout", "environment", "tables_read", "hf", "hostile", "searchlm"),
+    *("sandbox_soak", "cli"),
+)
+"""Test files that take seconds, in the order in which workers take them: the short ones then fill up the end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # pytest-xdist would begin with the files of the most tests
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One file, one worker (under --dist loadgroup): what its tests share is made once."""
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    order = {f"test_{name}": rank for rank, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 def _shared(variable: str, name: str) -> Path:

@@ -20,7 +20,8 @@ from agentic.model.searchlm.configuration import profile_config
 from agentic.model.searchlm.modeling import SearchLMForCausalLM
 from agentic.model.searchlm.tokenizer import train_tokenizer
 
-pytest_plugins = ("built",)
+pytest_plugins = ("built", "shared_zygote")
+pytestmark = pytest.mark.usefixtures("shared_zygote")
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = {

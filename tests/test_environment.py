@@ -17,6 +17,9 @@ from agentic.records import Action, Check, Document, ObservationStatus, StopReas
 from agentic.sandbox import Limits, Sandbox, SandboxError
 from agentic.tools.base import TOOLS
 
+pytest_plugins = ("shared_zygote",)
+pytestmark = pytest.mark.usefixtures("shared_zygote")
+
 T = TypeVar("T")
 SALES = "city,Net Sales,day\nYork,3,2024-01-01\nBath,4,2024-01-02\nYork,5,2024-01-03\n"
 
@@ -55,7 +58,7 @@ Play = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[asyncio.Runner, Sandbox]]:
+def running(shared_zygote: None) -> Iterator[tuple[asyncio.Runner, Sandbox]]:
     """One event loop and one sandbox for all tests of this file; every episode has its own session in it."""
     with asyncio.Runner() as runner:
         sandbox = Sandbox()

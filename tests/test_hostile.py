@@ -50,7 +50,6 @@ pytestmark = [
     pytest.mark.skipif(
         levels.detect().level < "L2", reason=f"hostile cells run at L2 or above: {levels.detect().lacking()}"
     ),
-    pytest.mark.xdist_group("hostile"),  # one worker plays all cells once
 ]
 
 

@@ -547,6 +547,34 @@ def test_sessions_leave_nothing(run: Run, sandbox: Sandbox) -> None:
     assert left <= {"zygote.log", "armed"}
 
 
+def test_a_session_given_up_while_it_starts_leaves_nothing(run: Run, sandbox: Sandbox, tmp_path: Path) -> None:
+    """Its process, and the thread that copies its files, may come after the removal of the folder."""
+    (tmp_path / "big.csv").write_bytes(bytes(16 << 20))
+
+    async def play() -> None:
+        zygote, *others = sandbox.pids()
+        assert others == []
+        for number in range(12):
+            starting = asyncio.create_task(
+                sandbox.session({"big.csv": tmp_path / "big.csv"} if number % 3 == 0 else {})
+            )
+            if number % 3 == 0:
+                await asyncio.sleep(0.002)  # the file is being copied
+            else:
+                os.kill(zygote, signal.SIGSTOP)
+                await asyncio.sleep(0.02)  # the order to fork waits for the zygote
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            os.kill(zygote, signal.SIGCONT)
+        await (await sandbox.session()).close()  # after all that came before
+
+    run(play())
+    folder = Path(os.readlink(f"/proc/{sandbox.pids()[0]}/cwd"))
+    assert wait_until(lambda: {path.name for path in folder.iterdir()} <= {"zygote.log"})
+    time.sleep(0.05)
+    assert {path.name for path in folder.iterdir()} <= {"zygote.log"}
+
+
 def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:
     (tmp_path / "kept").touch()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # on ext4 a thousand rmdir take seconds

@@ -51,6 +51,10 @@ create view big as select id, cast("unit price" as real) as price from orders wh
 ENDLESS = "with recursive x(n) as (select 1 union all select n + 1 from x) select {} from x"
 
 
+pytest_plugins = ("shared_zygote",)
+pytestmark = pytest.mark.usefixtures("shared_zygote")
+
+
 @pytest.fixture(scope="module")
 def needs_duckdb() -> None:
     pytest.importorskip("duckdb")
@@ -65,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[asyncio.Runner, Sandbox]]:
+def running(shared_zygote: None) -> Iterator[tuple[asyncio.Runner, Sandbox]]:
     with asyncio.Runner() as runner:
         sandbox = Sandbox()
         runner.run(sandbox.__aenter__())

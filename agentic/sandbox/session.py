@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -105,6 +106,8 @@ class Session:
         """Killed without waiting: it may still be writing to the folder."""
         self._restoring: asyncio.Task[State] | None = None
         self._lock = asyncio.Lock()
+        self._folder_lock = threading.RLock()
+        """Held by threads that fill or remove the folder: they go on when the call that began them is cancelled."""
         self.closed = False
         self._scrub = Scrubber(str(self.folder))
 
@@ -307,24 +310,28 @@ class Session:
         Copies, not links: code that overwrites its table must not reach the user's file or another session's, a restored
         session must see the file as it first was, and under Landlock the work folder alone then has to be readable.
         """
-        self._remove()
-        self.folder.mkdir(mode=0o700)
-        for name, path in self._files.items():
-            try:
-                shutil.copyfile(path, self.folder / name)
-            except OSError as error:
-                raise UserError(f"{path}: {error.strerror or error}; a session needs to read it") from None
+        with self._folder_lock:
+            if self.closed:
+                raise SandboxError("the session is closed")
+            self._remove()
+            self.folder.mkdir(mode=0o700)
+            for name, path in self._files.items():
+                try:
+                    shutil.copyfile(path, self.folder / name)
+                except OSError as error:
+                    raise UserError(f"{path}: {error.strerror or error}; a session needs to read it") from None
+                if self._uid is not None:
+                    os.chown(self.folder / name, self._uid, self._uid)
             if self._uid is not None:
-                os.chown(self.folder / name, self._uid, self._uid)
-        if self._uid is not None:
-            os.chown(self.folder, self._uid, self._uid)
+                os.chown(self.folder, self._uid, self._uid)
 
     def _remove(self) -> None:
-        if self.folder.is_dir():
-            remove_tree(str(self.folder))
-        for generation in range(self._generation + 1):
-            with suppress(OSError):
-                self._zygote.output(f"{self.name}.{generation}").unlink()
+        with self._folder_lock:
+            if self.folder.is_dir():
+                remove_tree(str(self.folder))
+            for generation in range(self._generation + 1):
+                with suppress(OSError):
+                    self._zygote.output(f"{self.name}.{generation}").unlink()
 
 
 async def _to_its_end(work: Callable[[], None]) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 from agentic.errors import UserError
 from agentic.sandbox.limits import Limits
 from agentic.sandbox.protocol import FrameDecoder, FrameError, encode
+from agentic.sandbox.text import OutputRing
 from agentic.sandbox.variables import clean_environment
 
 LOG = "zygote.log"
@@ -271,11 +272,12 @@ class ZygoteProcess:
         async with self._slots:
             if not self.alive:
                 raise Died
+            output = str(self.output(name))
+            _make_output(output, OutputRing.size(limits.stdout_chars))
             ours, theirs = socket.socketpair()
             ours.setblocking(False)
             worker = Worker(name, self, ours)
             self._workers[name] = worker
-            output = str(self.output(name))
             message = {
                 "type": "fork",
                 "session": name,
@@ -346,6 +348,15 @@ class ZygoteProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
+
+
+def _make_output(path: str, size: int) -> None:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.ftruncate(fd, size)
+        os.close(fd)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; a session needs this file for what its code prints") from None
 
 
 def explain(code: int | None) -> str:

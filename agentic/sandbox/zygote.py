@@ -108,6 +108,8 @@ def preload() -> None:
     os.register_at_fork = register  # type: ignore[assignment]
     for hook in hooks:
         hook()
+    sys.dont_write_bytecode = True  # what was loaded until here may be kept for the next start
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # site's versions also close sys.stdin
 
 
@@ -269,6 +271,7 @@ class Zygote:
 
 
 def main() -> None:
+    gc.disable()  # nearly all that is imported stays: looking through it again and again is in vain
     control_fd, parent, folder, level = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
@@ -281,9 +284,11 @@ def main() -> None:
         gc.collect()
         zygote.filling = fill_gaps()
         gc.freeze()
+        gc.enable()
         zygote.serve()
     else:
         remove_tree(folder)
+    os._exit(0)  # taking a hundred megabytes of objects apart one by one takes as long as a cell
 
 
 if __name__ == "__main__":
