@@ -353,9 +353,8 @@ class ZygoteProcess:
 
 def _make_output(path: str, size: int) -> None:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        os.ftruncate(fd, size)
-        os.close(fd)
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.truncate(size)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; a session needs this file for what its code prints") from None
 
