@@ -26,6 +26,7 @@ pytest.importorskip("trl")
 from tiny import conversation, write_rows
 
 from agentic.cli import main
+from agentic.config import SftConfig
 from agentic.errors import UserError
 from agentic.model.searchlm.checkpoint import load_weights, save_weights, weight_file
 from agentic.model.searchlm.configuration import fitted_config
@@ -184,6 +185,30 @@ def test_names_order_and_latest_of_checkpoints(tmp_path: Path) -> None:
     assert "step100: half-written" in said[0]
     store.prune(1)
     assert [store.step(path) for path in store.all()] == [10]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "value"),
+    [
+        (["--from_resume", "1"], "resume_from_checkpoint", True),
+        (["--from_resume", "0"], "resume_from_checkpoint", False),
+        (["--from_resume"], "resume_from_checkpoint", True),
+        (["--resume_from_checkpoint", "--local_rank=3"], "resume_from_checkpoint", True),
+        (["--local_rank=3"], "local_rank", 3),
+        (["--save_interval", "7"], "save_steps", 7),
+        (["--epochs", "2.5"], "num_train_epochs", 2.5),
+        (["--batch_size", "2"], "per_device_train_batch_size", 2),
+        (["--accumulation_steps", "8"], "gradient_accumulation_steps", 8),
+        (["--log_interval", "5"], "logging_steps", 5),
+        (["--num_workers", "4"], "dataloader_num_workers", 4),
+        (["--max_seq_len", "99"], "max_length", 99),
+    ],
+)
+def test_documented_and_familiar_names_are_one_option(given: list[str], field: str, value: Any) -> None:
+    import tyro
+
+    arguments = [*given, "--data_path", "a.jsonl"]
+    assert getattr(tyro.cli(SftConfig, args=arguments, use_underscores=True), field) == value
 
 
 def test_float16_that_overflows_for_good_stops_the_run() -> None:
