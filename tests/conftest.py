@@ -14,9 +14,20 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 LONGEST_FIRST = (
-    *("isolation", "sandbox", "sql", "sft", "tasks", "eval", "sandbox_commands", "documented_scripts", "endpoint"),
+    *(
+        "isolation",
+        "sandbox",
+        "sql",
+        "sft",
+        "sft_documented",
+        "tasks",
+        "eval",
+        "sandbox_commands",
+        "documented_scripts",
+        "endpoint",
+    ),
     *("end_to_end_endpoint", "ask", "doctor", "rollout", "environment", "tables_read", "hf", "hostile", "searchlm"),
-    *("sandbox_soak", "cli"),
+    *("stream", "sandbox_soak", "cli"),
 )
 """Test files that take seconds, in the order in which the workers of --dist loadfile take them: a file stays on one worker,
 where its tests share what they need, and the short ones fill up the end. (--dist loadgroup does not group: pytest-xdist
