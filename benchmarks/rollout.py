@@ -3,13 +3,15 @@
     python benchmarks/rollout.py --prompts 8 --samples 6 --threads 2 --output rollout.json
 
     ours      run_episodes and the continuous batching engine
-    one       a loop over samples, `generate` on one sequence, tool call, next turn (as the original trainer does)
+    one       a loop over samples, `generate` on one sequence, tool call, next turn (as the original trainer does);
+              one sample of each task only, as its time per token does not depend on their number
     batched   all samples' turns in one left-padded `generate` that waits for the longest
     trl       GRPOTrainer's own tool loop
 
 The methods take turns in an order that changes every round, so that noise of the machine hits all alike. Sampled tokens
 and the share of right answers are shown, too: all methods sample from one distribution and do the same work, up to
-chance. Only `ours` also returns logprobs. Times mean little while something else uses the cores; the load is recorded.
+chance. Ratios are those of the seconds per sampled token, of the clock and of the processor. Only `ours` also returns
+logprobs. Times mean little while something else uses the cores; the load is recorded.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                     policy.engine.seed = round_
                     outcome = await method.run(sandbox)
                     outcomes[method.name].append(outcome)
-                    said = f"{outcome.seconds:.1f} s, {outcome.sampled_tokens / outcome.seconds:.0f} tokens/s"
+                    said = f"{outcome.seconds:.1f} s, CPU {outcome.cpu_seconds:.1f} s, {outcome.sampled_tokens} tokens"
                     print(f"round {round_ + 1}, {method.name}: {said}", file=sys.stderr, flush=True)
         finally:
             await sandbox.close()
@@ -124,7 +126,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(own: list[Any], ours: list[Any] | None) -> dict[str, Any]:
-    """Medians over the rounds, ratios to ours round by round, and the rounds themselves."""
+    """Medians over the rounds, ratios to ours (seconds per sampled token, round by round), and the rounds themselves."""
     rates = [outcome.sampled_tokens / outcome.seconds for outcome in own]
     per_trajectory = [outcome.seconds / outcome.trajectories for outcome in own]
     found: dict[str, Any] = {
@@ -139,8 +141,9 @@ def summary(own: list[Any], ours: list[Any] | None) -> dict[str, Any]:
     }
     if ours:
         pairs = list(zip(own, ours, strict=True))
-        found["times_ours"] = [theirs.seconds / mine.seconds for theirs, mine in pairs]
-        found["times_ours_cpu"] = [theirs.cpu_seconds / mine.cpu_seconds for theirs, mine in pairs]
+        fewer = [mine.sampled_tokens / theirs.sampled_tokens for theirs, mine in pairs]
+        found["times_ours"] = [a.seconds / b.seconds * f for (a, b), f in zip(pairs, fewer, strict=True)]
+        found["times_ours_cpu"] = [a.cpu_seconds / b.cpu_seconds * f for (a, b), f in zip(pairs, fewer, strict=True)]
     return found
 
 
