@@ -74,7 +74,7 @@ def chosen_tasks(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> 
     return tasks[: arguments.prompts], data.resolve().parent
 
 
-async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+async def measure(arguments: argparse.Namespace, tasks: list[Any], base_dir: Path) -> dict[str, Any]:
     import torch
     from rollout_methods import MAX_NEW_TOKENS, METHODS, Outcome, Setting
 
@@ -82,33 +82,31 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from agentic.sandbox import Sandbox
 
     torch.manual_seed(arguments.seed)
-    with contextlib.ExitStack() as stack:
-        tasks, base_dir = chosen_tasks(arguments, stack)
-        policy = HFPolicy(
-            arguments.model,
-            temperature=arguments.temperature,
-            seed=arguments.seed,
-            batch_size=arguments.batch_size,
-            dtype=arguments.dtype,
-            threads=arguments.threads,
-        )
-        setting = Setting(policy, tasks, base_dir, arguments.samples, arguments.temperature)
-        methods = [METHODS[name](setting) for name in arguments.methods]
-        outcomes: dict[str, list[Outcome]] = {method.name: [] for method in methods}
-        sandbox = Sandbox()
-        order = random.Random(arguments.seed)
-        load_before = os.getloadavg()
-        try:
-            for round_ in range(arguments.repetitions):
-                for method in order.sample(methods, len(methods)):
-                    policy.engine.seed = round_
-                    outcome = await method.run(sandbox)
-                    outcomes[method.name].append(outcome)
-                    said = f"{outcome.seconds:.1f} s, CPU {outcome.cpu_seconds:.1f} s, {outcome.sampled_tokens} tokens"
-                    print(f"round {round_ + 1}, {method.name}: {said}", file=sys.stderr, flush=True)
-        finally:
-            await sandbox.close()
-            await policy.close()
+    policy = HFPolicy(
+        arguments.model,
+        temperature=arguments.temperature,
+        seed=arguments.seed,
+        batch_size=arguments.batch_size,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+    )
+    setting = Setting(policy, tasks, base_dir, arguments.samples, arguments.temperature)
+    methods = [METHODS[name](setting) for name in arguments.methods]
+    outcomes: dict[str, list[Outcome]] = {method.name: [] for method in methods}
+    sandbox = Sandbox()
+    order = random.Random(arguments.seed)
+    load_before = os.getloadavg()
+    try:
+        for round_ in range(arguments.repetitions):
+            for method in order.sample(methods, len(methods)):
+                policy.engine.seed = round_
+                outcome = await method.run(sandbox)
+                outcomes[method.name].append(outcome)
+                said = f"{outcome.seconds:.1f} s, CPU {outcome.cpu_seconds:.1f} s, {outcome.sampled_tokens} tokens"
+                print(f"round {round_ + 1}, {method.name}: {said}", file=sys.stderr, flush=True)
+    finally:
+        await sandbox.close()
+        await policy.close()
     return {
         "options": {name: str(v) if isinstance(v, Path) else v for name, v in vars(arguments).items()},
         "max_new_tokens": MAX_NEW_TOKENS,
@@ -177,7 +175,9 @@ def print_table(report: dict[str, Any]) -> None:
 def main() -> None:
     arguments = parse_arguments()
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # before torch is imported
-    report = asyncio.run(measure(arguments))
+    with contextlib.ExitStack() as stack:
+        tasks, base_dir = chosen_tasks(arguments, stack)
+        report = asyncio.run(measure(arguments, tasks, base_dir))
     print_table(report)
     if arguments.output:
         run_folder.write_json(arguments.output, report)
