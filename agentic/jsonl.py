@@ -97,6 +97,15 @@ def write(path: str | Path, rows: Iterable[Any]) -> int:
     return count
 
 
+def drop_half_line(path: str | Path) -> None:
+    """Cut off what a process that was killed while appending left behind its last newline. No file is fine, too."""
+    path = Path(path)
+    data = path.read_bytes() if path.exists() else b""
+    if data and not data.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(data.rfind(b"\n") + 1)
+
+
 def append(path: str | Path, row: Any) -> None:
     """Append one row and flush it to the operating system."""
     with Path(path).open("a", encoding="utf-8") as file:

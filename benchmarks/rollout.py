@@ -3,13 +3,15 @@
     python benchmarks/rollout.py --prompts 8 --samples 6 --threads 2 --output rollout.json
 
     ours      run_episodes and the continuous batching engine
-    one       a loop over samples, `generate` on one sequence, tool call, next turn (as the original trainer does)
+    one       a loop over samples, `generate` on one sequence, tool call, next turn (as the original trainer does);
+              one sample of each task only, as its time per token does not depend on their number
     batched   all samples' turns in one left-padded `generate` that waits for the longest
     trl       GRPOTrainer's own tool loop
 
 The methods take turns in an order that changes every round, so that noise of the machine hits all alike. Sampled tokens
 and the share of right answers are shown, too: all methods sample from one distribution and do the same work, up to
-chance. Only `ours` also returns logprobs. Times mean little while something else uses the cores; the load is recorded.
+chance. Ratios are those of the seconds per sampled token, of the clock and of the processor. Only `ours` also returns
+logprobs. Times mean little while something else uses the cores; the load is recorded.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ def chosen_tasks(arguments: argparse.Namespace, stack: contextlib.ExitStack) -> 
     return tasks[: arguments.prompts], data.resolve().parent
 
 
-async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+async def measure(arguments: argparse.Namespace, tasks: list[Any], base_dir: Path) -> dict[str, Any]:
     import torch
     from rollout_methods import MAX_NEW_TOKENS, METHODS, Outcome, Setting
 
@@ -80,33 +82,31 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from agentic.sandbox import Sandbox
 
     torch.manual_seed(arguments.seed)
-    with contextlib.ExitStack() as stack:
-        tasks, base_dir = chosen_tasks(arguments, stack)
-        policy = HFPolicy(
-            arguments.model,
-            temperature=arguments.temperature,
-            seed=arguments.seed,
-            batch_size=arguments.batch_size,
-            dtype=arguments.dtype,
-            threads=arguments.threads,
-        )
-        setting = Setting(policy, tasks, base_dir, arguments.samples, arguments.temperature)
-        methods = [METHODS[name](setting) for name in arguments.methods]
-        outcomes: dict[str, list[Outcome]] = {method.name: [] for method in methods}
-        sandbox = Sandbox()
-        order = random.Random(arguments.seed)
-        load_before = os.getloadavg()
-        try:
-            for round_ in range(arguments.repetitions):
-                for method in order.sample(methods, len(methods)):
-                    policy.engine.seed = round_
-                    outcome = await method.run(sandbox)
-                    outcomes[method.name].append(outcome)
-                    said = f"{outcome.seconds:.1f} s, {outcome.sampled_tokens / outcome.seconds:.0f} tokens/s"
-                    print(f"round {round_ + 1}, {method.name}: {said}", file=sys.stderr, flush=True)
-        finally:
-            await sandbox.close()
-            await policy.close()
+    policy = HFPolicy(
+        arguments.model,
+        temperature=arguments.temperature,
+        seed=arguments.seed,
+        batch_size=arguments.batch_size,
+        dtype=arguments.dtype,
+        threads=arguments.threads,
+    )
+    setting = Setting(policy, tasks, base_dir, arguments.samples, arguments.temperature)
+    methods = [METHODS[name](setting) for name in arguments.methods]
+    outcomes: dict[str, list[Outcome]] = {method.name: [] for method in methods}
+    sandbox = Sandbox()
+    order = random.Random(arguments.seed)
+    load_before = os.getloadavg()
+    try:
+        for round_ in range(arguments.repetitions):
+            for method in order.sample(methods, len(methods)):
+                policy.engine.seed = round_
+                outcome = await method.run(sandbox)
+                outcomes[method.name].append(outcome)
+                said = f"{outcome.seconds:.1f} s, CPU {outcome.cpu_seconds:.1f} s, {outcome.sampled_tokens} tokens"
+                print(f"round {round_ + 1}, {method.name}: {said}", file=sys.stderr, flush=True)
+    finally:
+        await sandbox.close()
+        await policy.close()
     return {
         "options": {name: str(v) if isinstance(v, Path) else v for name, v in vars(arguments).items()},
         "max_new_tokens": MAX_NEW_TOKENS,
@@ -124,7 +124,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(own: list[Any], ours: list[Any] | None) -> dict[str, Any]:
-    """Medians over the rounds, ratios to ours round by round, and the rounds themselves."""
+    """Medians over the rounds, ratios to ours (seconds per sampled token, round by round), and the rounds themselves."""
     rates = [outcome.sampled_tokens / outcome.seconds for outcome in own]
     per_trajectory = [outcome.seconds / outcome.trajectories for outcome in own]
     found: dict[str, Any] = {
@@ -139,8 +139,9 @@ def summary(own: list[Any], ours: list[Any] | None) -> dict[str, Any]:
     }
     if ours:
         pairs = list(zip(own, ours, strict=True))
-        found["times_ours"] = [theirs.seconds / mine.seconds for theirs, mine in pairs]
-        found["times_ours_cpu"] = [theirs.cpu_seconds / mine.cpu_seconds for theirs, mine in pairs]
+        fewer = [mine.sampled_tokens / theirs.sampled_tokens for theirs, mine in pairs]
+        found["times_ours"] = [a.seconds / b.seconds * f for (a, b), f in zip(pairs, fewer, strict=True)]
+        found["times_ours_cpu"] = [a.cpu_seconds / b.cpu_seconds * f for (a, b), f in zip(pairs, fewer, strict=True)]
     return found
 
 
@@ -174,7 +175,9 @@ def print_table(report: dict[str, Any]) -> None:
 def main() -> None:
     arguments = parse_arguments()
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)  # before torch is imported
-    report = asyncio.run(measure(arguments))
+    with contextlib.ExitStack() as stack:
+        tasks, base_dir = chosen_tasks(arguments, stack)
+        report = asyncio.run(measure(arguments, tasks, base_dir))
     print_table(report)
     if arguments.output:
         run_folder.write_json(arguments.output, report)

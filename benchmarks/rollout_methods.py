@@ -105,6 +105,8 @@ class Episodes(Method):
     """run_episodes over HFPolicy, with `worker` in the engine's place (None: the engine)."""
 
     concurrency = 1
+    samples: int | None = None
+    """Of a task, where that is not all of them."""
 
     def worker(self) -> Any:
         return None
@@ -114,7 +116,11 @@ class Episodes(Method):
 
     async def run(self, sandbox: Sandbox) -> Outcome:
         setting, policy = self.setting, self.setting.policy
-        jobs = [(task, setting.base_dir, sample) for task in setting.tasks for sample in range(setting.samples)]
+        jobs = [
+            (task, setting.base_dir, sample)
+            for task in setting.tasks
+            for sample in range(self.samples or setting.samples)
+        ]
         limits = RolloutLimits(
             max_new_tokens=MAX_NEW_TOKENS, deadline_s=1e6, concurrency=self.concurrency or setting.count
         )
@@ -166,6 +172,7 @@ class Completed:
 class OneByOne(Episodes):
     name = "one by one"
     what = "a loop over samples, generate on one sequence, tool call, next turn"
+    samples = 1  # its time per token is the same for one sample of each task as for all
 
     def worker(self) -> Any:
         return self
@@ -184,6 +191,7 @@ class Lockstep(OneByOne):
     name = "batched generate"
     what = "all samples' turns in one left-padded generate that waits for the longest; tools run concurrently"
     concurrency = 0
+    samples = None
 
     def worker(self) -> Any:
         self.live = self.setting.count

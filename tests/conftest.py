@@ -1,4 +1,4 @@
-"""How tests are dealt out to workers, and folders outside the repository.
+"""The order of the test files, and folders outside the repository.
 
 A test that needs such a folder is skipped, with a reason, where it is absent.
 """
@@ -40,18 +40,16 @@ LONGEST_FIRST = (
     ),
     *("stream", "sandbox_soak", "cli"),
 )
-"""Test files that take seconds, in the order in which workers take them: the short ones then fill up the end."""
+"""Test files that take seconds, in the order in which the workers of --dist loadfile take them: a file stays on one worker,
+where its tests share what they need, and the short ones fill up the end. (--dist loadgroup does not group: pytest-xdist
+3.8 sets an attribute that pytest 9.2 no longer reads.)"""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.option.loadscopereorder = False  # pytest-xdist would begin with the files of the most tests
+    config.option.loadscopereorder = False  # --dist loadfile would begin with the files of the most tests
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """One file, one worker (under --dist loadgroup): what its tests share is made once."""
-    for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {f"test_{name}": rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 

@@ -822,20 +822,20 @@ try:
 finally:
     while True: time.sleep(0)
 
-## interrupt_ignored: timeout; dead timed
-#: ignored the interrupt
+## interrupt_ignored: timeout; timed
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 while True: pass
 
-## interrupt_handled: timeout; dead timed
+## interrupt_handled: timeout; timed
 signal.signal(signal.SIGINT, lambda *_: None)
 while True: time.sleep(1)
 
-## interrupt_ignored_by_libc: timeout; dead timed
+## interrupt_ignored_by_libc: timeout; timed
 ctypes.CDLL(None).signal(signal.SIGINT, ctypes.c_void_p(1))
 while True: pass
 
 ## signals_blocked: timeout; dead timed
+#: ignored the interrupt
 signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
 while True: pass
 

@@ -53,7 +53,7 @@ from agentic.train.rl_sampler import copy_weights
 from agentic.train.rl_tasks import Expert, Order, Source, read_sources
 from agentic.train.sums import Sums
 
-PLAN = Plan(3, 1.0, RolloutLimits(), 8, 0, "ops", "keep", "group", 0)
+PLAN = Plan(3, 1.0, RolloutLimits(), 8, 0, "keep", "group", 0)
 OPTIONS = LossOptions("dapo", 0.2, 0.28, 2.0, 1.0)
 
 

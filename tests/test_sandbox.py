@@ -351,8 +351,15 @@ def test_a_cells_own_sqlite_query_is_interrupted(run: Run, sandbox: Sandbox, run
     assert (result.status, result.state, next_one.value) == ("timeout", "kept", "(1, [(2,)])")
 
 
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: None"])
+def test_code_with_a_handler_of_its_own_is_interrupted_all_the_same(run: Run, sandbox: Sandbox, handler: str) -> None:
+    code = f"import signal\nx = 1\nsignal.signal(signal.SIGINT, {handler})\nwhile True: pass"
+    result, after = run(cells(sandbox, code, "x", timeout_s=0.3))
+    assert (result.status, result.state, after.value) == ("timeout", "kept", "1")
+
+
 def test_an_ignored_interrupt_ends_in_a_kill_with_the_output(run: Run, sandbox: Sandbox) -> None:
-    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('here')\nwhile True: pass"
+    stubborn = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nprint('here')\nwhile True: pass"
     started = time.monotonic()
     before, result, after = run(cells(sandbox, "x = 1", stubborn, "x", timeout_s=0.3))
     assert time.monotonic() - started < 0.3 + 1 + 1

@@ -778,6 +778,11 @@ def test_a_journal_cannot_have_another_file_deleted(folder: Path) -> None:
     with pytest.raises(UserError, match="journal: belongs to an unfinished transaction over several databases"):
         describe("bad", folder / "bad.sqlite", 1600)
     assert contents(folder) == before
+    for end in ("", "-journal"):
+        shutil.copy(folder / f"bad.sqlite{end}", folder / f"ended.sqlite{end}")
+    with (folder / "ended.sqlite-journal").open("r+b") as journal:
+        journal.write(bytes(28))  # the header of a journal that is kept for the next transaction
+    assert "Table customers: 3 rows" in describe("ended", folder / "ended.sqlite", 1600) and victim.exists()
     with closing(sqlite3.connect(folder / "bad.sqlite")) as connection:
         connection.execute("select * from filler").fetchall()
     assert not victim.exists(), "plain sqlite no longer does it; this test shows nothing"

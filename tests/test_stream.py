@@ -134,7 +134,7 @@ def test_a_batch_depends_on_its_place_only(files: list[Path], tmp_path: Path, re
     assert streamed(files, tmp_path, renderer, per_step=2, seed=6).rows(0, 0) != whole.rows(0, 0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(per_step=st.integers(1, 9), budget=st.integers(200, 4000), seed=st.integers(0, 99))
 def test_nothing_is_lost_whatever_the_sizes(
     files: list[Path], tmp_path_factory: pytest.TempPathFactory, per_step: int, budget: int, seed: int
@@ -192,7 +192,7 @@ def config(base: Path, files: list[Path], tmp_path: Path) -> SftConfig:
         logging_steps=1,
         dtype="float32",
         stream_above_mb=0,
-        max_steps=5,
+        max_steps=3,
     )
 
 
@@ -201,13 +201,13 @@ def test_streamed_run_resumes_and_workers_change_nothing(config: SftConfig, tmp_
 
     assert run(config) == 0
     whole = load_file(tmp_path / "run" / "final" / "model.safetensors")
-    for path in (tmp_path / "run" / "checkpoint-5", tmp_path / "run" / "final"):
+    for path in (tmp_path / "run" / "checkpoint-3", tmp_path / "run" / "final"):
         assert path.exists()
         path.rename(tmp_path / path.name)
     assert run(dataclasses.replace(config, resume_from_checkpoint=True, dataloader_num_workers=1)) == 0
     again = load_file(tmp_path / "run" / "final" / "model.safetensors")
     assert whole.keys() == again.keys() and all(torch.equal(whole[name], again[name]) for name in whole)
-    assert [row["step"] for _, row in jsonl.iter_rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4, 5]
+    assert [row["step"] for _, row in jsonl.iter_rows(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
 
 
 def test_dry_run_leaves_nothing(config: SftConfig, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,22 +217,19 @@ def test_dry_run_leaves_nothing(config: SftConfig, capsys: pytest.CaptureFixture
     assert config.output_dir is not None and not config.output_dir.exists()
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_bad_line_is_named(config: SftConfig, tmp_path: Path, files: list[Path], workers: int) -> None:
+def test_a_bad_line_is_named(config: SftConfig, tmp_path: Path, files: list[Path]) -> None:
     """Broken JSON before the start; a turn that no reader understands when its line comes up, also from a worker."""
     data = tmp_path / "bad.jsonl"
     lines = files[1].read_bytes().splitlines(keepends=True)
-    config = dataclasses.replace(
-        config, data_path=(data,), dataloader_num_workers=workers, max_steps=-1, num_train_epochs=1
-    )
-    if not workers:
-        data.write_bytes(b"".join([*lines[:7], b'{"messages": [\n', *lines[7:]]))
-        with pytest.raises(UserError, match=r"bad.jsonl, line 8: broken JSON"):
-            run(config)
-    data.write_bytes(b"".join([*lines * 40, b'{"messages": [{"role": "robot", "content": "x"}]}\n']))
-    unseen = next(seed for seed in range(99) if 800 not in shuffled(801, seed, SAMPLE_EPOCH)[:512])
-    with pytest.raises(UserError, match=r"^\S+bad.jsonl, line 801: turn 1: role 'robot'"):
-        run(dataclasses.replace(config, seed=unseen, tokens_per_batch=20000))
+    config = dataclasses.replace(config, data_path=(data,), dataloader_num_workers=1, tokens_per_batch=20000)
+    data.write_bytes(b"".join([*lines[:7], b'{"messages": [\n', *lines[7:]]))
+    with pytest.raises(UserError, match=r"bad.jsonl, line 8: broken JSON"):
+        run(config)
+    # Not among the lines that are sampled at the start.
+    data.write_bytes(b"".join([*lines * 15, b'{"messages": [{"role": "robot", "content": "x"}]}\n']))
+    unseen = next(seed for seed in range(99) if 300 not in shuffled(301, seed, SAMPLE_EPOCH)[:256])
+    with pytest.raises(UserError, match=r"^\S+bad.jsonl, line 301: turn 1: role 'robot'"):
+        run(dataclasses.replace(config, seed=unseen))
 
 
 # --------------------------------------------------------------------------------------------------- memory

@@ -48,6 +48,16 @@ class EvalConfig:
     """Also write the metrics to this file."""
     bad_cases_output: Path | None = None
     """Also write the bad cases to this file."""
+    reward: Literal["ops", "paper"] = "ops"
+    """Reward of a trajectory: ops adds up weighted parts; paper is 1 to 0.5 by length if right, 0 if wrong, -0.1 if malformed."""
+    judge_base_url: str | None = None
+    """Base URL of an OpenAI-compatible server that judges free-text answers (key: AGENTIC_JUDGE_API_KEY, else the endpoint's)."""
+    judge_model: str = "default"
+    """Model name sent to the judge."""
+    judge_tolerance: float = 0.03
+    """Relative tolerance of numbers inside free text, told to the judge."""
+    judge_timeout_s: float = 60.0
+    """Seconds one judgement may take. Without a judgement an answer is unjudged, never wrong."""
     card: str | None = None
     """Add the success rate, under this name, to the model card of the evaluated folder (--model)."""
     limit: int | None = None

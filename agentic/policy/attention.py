@@ -8,6 +8,7 @@ transformers.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,10 +34,15 @@ class Shared:
     """(keys, values) of every layer, [kv heads, tokens, width]"""
 
 
-class _State:
+class _State(threading.local):
+    """Of the pass that a thread is in: every policy decodes in a thread of its own."""
+
     shared: Sequence[Shared] = ()
     mask: torch.Tensor | None = None
     additive: torch.Tensor | None = None
+
+
+_state = _State()
 
 
 def supports(model: torch.nn.Module) -> bool:
@@ -50,16 +56,16 @@ def supports(model: torch.nn.Module) -> bool:
 
 @contextmanager
 def sharing(model: torch.nn.Module, shared: Sequence[Shared]) -> Iterator[None]:
-    """Within this context the rows of the model's forward pass see their prefix, too. Not for concurrent passes."""
+    """Within this context the rows of the model's forward pass see their prefix, too. For one thread a model."""
     config: Any = model.config
     before = config._attn_implementation
     config._attn_implementation = NAME
-    _State.shared = shared
+    _state.shared = shared
     try:
         yield
     finally:
         config._attn_implementation = before
-        _State.shared, _State.mask, _State.additive = (), None, None
+        _state.shared, _state.mask, _state.additive = (), None, None
 
 
 def shared_prefix_attention(
@@ -77,7 +83,7 @@ def shared_prefix_attention(
     # Heads that share keys stand as further queries beside one another: no key is copied.
     packed = query.reshape(rows, key.shape[1], groups * length, width)
     out, normaliser = _attend(packed, key, value, _additive(attention_mask, groups, query, key), scaling)
-    for one in _State.shared:
+    for one in _state.shared:
         keys, values = one.layers[module.layer_idx]  # type: ignore[index]
         count = len(one.rows)
         asked = packed[one.rows].transpose(0, 1).reshape(1, key.shape[1], count * groups * length, width)
@@ -102,23 +108,20 @@ def _attend(
 
 def _additive(mask: torch.Tensor | None, groups: int, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
     """The pass's mask as 0 and -inf, [B, 1, groups x L, T]; the same for every layer, so made once."""
+    length, columns = query.shape[2], key.shape[2]
     if mask is None:
-        if query.shape[2] == 1:
+        if length == 1:
             return None
-        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(key.shape[2] - query.shape[2])[
-            None, None
-        ]
-        _State.mask = None
-    if _State.mask is not mask or _State.additive is None:
-        closed = (
-            mask
-            if mask.is_floating_point()
-            else torch.zeros(mask.shape, dtype=query.dtype).masked_fill(~mask, -torch.inf)
-        )
-        closed = closed.expand(query.shape[0], 1, *closed.shape[2:])
-        _State.additive = closed.repeat(1, 1, groups, 1) if query.shape[2] > 1 else closed.expand(-1, 1, groups, -1)
-        _State.mask = mask
-    return _State.additive
+        mask = torch.ones(1, 1, length, columns, dtype=torch.bool).tril(columns - length)
+    elif mask is _state.mask:
+        return _state.additive
+    if not mask.is_floating_point():
+        mask, given = torch.zeros(mask.shape, dtype=query.dtype).masked_fill(~mask, -torch.inf), mask
+    else:
+        given = mask
+    mask = mask.expand(query.shape[0], 1, length, columns)
+    _state.mask, _state.additive = given, mask.repeat(1, 1, groups, 1)
+    return _state.additive
 
 
 AttentionInterface.register(NAME, shared_prefix_attention)

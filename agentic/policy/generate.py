@@ -4,7 +4,8 @@ One running batch holds up to `batch_size` rows. A row that finishes leaves the 
 takes its place, so no row waits for the longest. Prompts are left-padded with explicit masks and positions: a row's
 tokens do not depend on its neighbours (up to rounding). Keys and values of finished rows are kept, and a new prompt
 starts from the longest kept prefix: the next turn of a conversation, the G samples of one prompt and a shared system
-text are not computed again.
+text are not computed again. What rows share is also held once and read once a step, where the model's attention is
+known to allow it (attention.py).
 
 Models whose layers keep something else than plain keys and values (sliding windows, linear attention) are decoded with
 their own cache: rows are still dropped, but new ones enter only when the batch is empty, and nothing is kept.
@@ -186,6 +187,7 @@ class Engine:
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, cache: Cache, starts: Sequence[Start]) -> torch.Tensor:
         """ids [rows, new columns], mask [rows, all columns] -> logits of the last column [rows, vocabulary]."""
         before = torch.tensor([[start.shared] for start in starts], device=self.device)
+        # Base tokens of a row have no columns; they come first.
         positions = (before + mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         groups: dict[tuple[int, int], list[int]] = {}
         for row, start in enumerate(starts):
@@ -292,12 +294,11 @@ class Engine:
         start = self.pasts.longest([*prefix, -1])
         if len(prefix) - start.length < MIN_SHARED:
             return
-        if not self.sharing:
-            cache, _, _ = self._prefill([prefix], [start])
-            self.pasts.add(prefix, [(layer.keys[0], layer.values[0]) for layer in plain(cache)])
-            return
         cache, mask, _ = self._prefill([prefix], [start])
-        self._make_base(prefix, start, cache, mask, 0)
+        if self.sharing:
+            self._make_base(prefix, start, cache, mask, 0)
+        else:
+            self.pasts.add(prefix, [(layer.keys[0], layer.values[0]) for layer in plain(cache)])
 
     def _make_base(self, ids: list[int], start: Start, cache: Cache, mask: torch.Tensor, row: int) -> Start:
         """Hold the tokens of a prefilled row once, for all rows that start with them."""
@@ -326,8 +327,9 @@ class Engine:
         if len(source) > len(groups):
             index = torch.tensor(source, device=self.device)
             mask, logits = mask[index], logits[index]
-            first = int(mask.any(0).int().argmax()) if mask.any() else mask.shape[1]
             if self.layers:
+                # Columns that stand in bases now.
+                first = int(mask.any(0).int().argmax()) if mask.any() else mask.shape[1]
                 mask = mask[:, first:]
                 for layer in plain(cache):
                     layer.replace(layer.keys[:, :, first:][index], layer.values[:, :, first:][index])

@@ -264,9 +264,9 @@ class Session:
         except FrameError as error:  # ours, not the session's
             return self._failed("error", "ValueError", f"code too long: {error}")
         message = await worker.receive(timeout)
-        for _ in range(INTERRUPTS):  # the first may end in a `finally` that loops
+        for attempt in range(INTERRUPTS):  # the first may end in a `finally` that loops
             if message is None:
-                worker.interrupt()
+                worker.interrupt(again=attempt > 0)
                 message = await worker.receive(self._limits.grace_s / INTERRUPTS)
         if message is None:
             await worker.kill()

@@ -138,7 +138,7 @@ class Worker:
         except OSError:  # kernels before 5.3, or no descriptor left
             pass
 
-    def _signal(self, number: Literal["SIGINT", "SIGSTOP", "SIGCONT"]) -> None:
+    def _signal(self, number: Literal["SIGINT", "SIGUSR2", "SIGSTOP", "SIGCONT"]) -> None:
         """Through the process's handle, which no later process can inherit; the zygote need not wake up for it. All of them
         take one way, or an interrupt could come after the next cell has begun."""
         if self._handle < 0:
@@ -158,8 +158,11 @@ class Worker:
             self._frozen = True
             self._signal("SIGSTOP")
 
-    def interrupt(self) -> None:
+    def interrupt(self, again: bool = False) -> None:
+        """End the cell, not the process. `again`: the first had no effect; code may have a handler of its own for it."""
         self._signal("SIGINT")
+        if again:
+            self._signal("SIGUSR2")
         self._signal("SIGCONT")  # it may have stopped itself
 
     async def kill(self) -> int | None:
@@ -295,9 +298,7 @@ class ZygoteProcess:
                     raise FrameError("the session did not say hello")
                 worker.started(int(hello["pid"]))
             except BaseException:
-                await (
-                    worker.kill()
-                )  # and wait: it may not have made its output file yet, which the session then removes
+                await worker.kill()  # to its end: it may not have made its output file yet, which the session removes
                 raise
             return worker
 
@@ -309,7 +310,7 @@ class ZygoteProcess:
         """File behind a session's output buffer."""
         return self.folder / f"{name}.out"
 
-    def signal(self, name: str, number: Literal["SIGINT", "SIGKILL", "SIGSTOP", "SIGCONT"]) -> None:
+    def signal(self, name: str, number: Literal["SIGINT", "SIGUSR2", "SIGKILL", "SIGSTOP", "SIGCONT"]) -> None:
         """Through the zygote: it knows which process ids are still its own."""
         self._send({"type": "signal", "session": name, "signal": number}, [])
 
@@ -352,9 +353,8 @@ class ZygoteProcess:
 
 def _make_output(path: str, size: int) -> None:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        os.ftruncate(fd, size)
-        os.close(fd)
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.truncate(size)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; a session needs this file for what its code prints") from None
 

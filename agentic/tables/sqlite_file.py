@@ -230,6 +230,8 @@ def _refuse_other_files(source: Path, journal: Path) -> None:
     """A journal may name a file beside all databases of its transaction, which sqlite deletes after rolling back: any
     file, if the journal comes from someone else."""
     with journal.open("rb") as file:
+        if file.read(1) in (b"", b"\0"):  # of a transaction that ended (journal_mode=PERSIST)
+            return
         file.seek(max(journal.stat().st_size - len(_JOURNAL_MAGIC), 0))
         if file.read() == _JOURNAL_MAGIC:
             raise UserError(

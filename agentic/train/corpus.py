@@ -25,7 +25,7 @@ EMPTY = Row([0], [IGNORED], [0], [1], [1])
 """A row without a trained token: fills the last step of an epoch, so that every process has a batch in every step."""
 SAMPLE_EPOCH = 1 << 32
 """Its own stream of random numbers: a sample must not be the beginning of the first epoch."""
-_SAMPLED = 512
+_SAMPLED = 256
 """Lines tokenised to estimate what the others hold."""
 _FILL = 0.9
 """Planned share of the token budget: estimates miss by a few per cent."""

@@ -17,7 +17,7 @@ import torch
 
 from agentic.errors import MissingExtra, UserError
 from agentic.model.chat import Renderer
-from agentic.policy.endpoint import connect, usable_key
+from agentic.policy.endpoint import check_url, connect, usable_key
 from agentic.policy.generate import Generation
 from agentic.policy.tokens import TokenPolicy, first_line
 from agentic.train.rl_rollouts import Episode
@@ -36,8 +36,8 @@ class EndpointSampler:
     ) -> None:
         """`base_url`: the API, like http://127.0.0.1:8000/v1. Raises UserError where the weights cannot be sent."""
         self._key = usable_key()
-        self.base_url, client = connect(base_url, self._key, TIMEOUT_S)
-        del client  # one is made for every batch of episodes, and belongs to it
+        self._given = base_url
+        self.base_url, _, _ = check_url(base_url)
         self.renderer = renderer
         self.model = model
         self.version = ""
@@ -56,7 +56,7 @@ class EndpointSampler:
     async def run(self, episodes: Sequence[Episode[T]], *, concurrency: int, seed: str, temperature: float) -> list[T]:
         """Results in the order of `episodes`, at most `concurrency` of them at once."""
         slots = asyncio.Semaphore(concurrency)
-        _, self._client = connect(self.base_url, self._key, TIMEOUT_S)
+        _, self._client = connect(self._given, self._key, TIMEOUT_S)
         async with self._client:
             if self.model is None:
                 self.model = await self._served_model()

@@ -10,7 +10,6 @@ from typing import Literal, Protocol, TypeVar
 
 from agentic.policy.tokens import TokenPolicy
 from agentic.records import Trajectory
-from agentic.reward.trajectory import Preset, score_trajectory
 from agentic.rollout import RolloutLimits, run_episode
 from agentic.sandbox import Sandbox
 from agentic.train.losses import AdvantageScale, group_advantages
@@ -120,7 +119,6 @@ class Plan:
     limits: RolloutLimits
     max_turns: int
     max_resamples: int
-    preset: Preset
     truncated: Truncated
     scale: AdvantageScale
     seed: int
@@ -191,15 +189,13 @@ class Collector:
         ]
 
     def episode(self, index: int, sample: int) -> Episode[Trajectory]:
-        """One trajectory of a task, scored by the plan's preset and with its token stream checked."""
+        """One trajectory of a task, scored, and with its token stream checked."""
         source = self.sources[index]
         task = source.task.model_copy(update={"max_turns": min(source.task.max_turns, self.plan.max_turns)})
 
         async def run(policy: TokenPolicy) -> Trajectory:
             trajectory = await run_episode(task, source.base_dir, policy, self.sandbox, self.plan.limits, sample)
             check_stream(trajectory, self.end_ids)
-            if self.plan.preset != "ops":  # nothing is executed again
-                trajectory.reward, trajectory.parts, _ = score_trajectory(task, trajectory, self.plan.preset)
             return trajectory
 
         return run
