@@ -270,6 +270,19 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+def test_trainer_and_sampler_of_searchlm_are_two_models(root: Path) -> None:
+    """Their configurations, too: packed rows need the attention that knows about rows."""
+    from agentic.model.chat import Renderer
+    from agentic.train.rl_model import load_copy, load_trainable
+    from agentic.train.rl_setup import prepare
+
+    config = TrainConfig((Path("tasks.jsonl"),), from_weight="pretrain_searchlm", model_profile="tiny")
+    setup = prepare(config)
+    model, _ = load_trainable(setup, Renderer(setup.base.tokenizer), bfloat16=False)
+    sampler = load_copy(setup, "float32")
+    assert model.config._attn_implementation == "packed" and sampler.config._attn_implementation == "sdpa"
+
+
 @pytest.mark.slow
 def test_the_documented_names(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Stopped after two steps by --max_steps, then --from_resume 1, in the documented places."""
@@ -284,7 +297,8 @@ def test_the_documented_names(root: Path, capsys: pytest.CaptureFixture[str]) ->
     assert names == {f"agent_grpo_64_mla_{end}" for end in ("latest", "epoch2_step2", "epoch3_step4")}
     second = torch.load(root / "out" / "agent_grpo_64_mla.pth", weights_only=True)
     assert any(not torch.equal(first[name], second[name]) for name in first)
-    assert [row["step"] for row in rows(root / "runs" / "agent_grpo_64_mla")] == [1, 2, 3, 4]
+    found = rows(root / "runs" / "agent_grpo_64_mla")
+    assert [row["step"] for row in found] == [1, 2, 3, 4]
 
 
 # ---------------------------------------------------------------------------------------------------------- slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
 from dataclasses import dataclass
@@ -152,7 +153,9 @@ def load_model(base: Base, dtype: Any, attention: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     if base.searchlm is not None:
-        model: Any = documented.load_weight(base.weight, base.weight_dir, base.searchlm)
+        # A copy: the attention implementation is kept in the configuration, and two models may be loaded.
+        about = copy.deepcopy(base.searchlm)
+        model: Any = documented.load_weight(base.weight, base.weight_dir, about)
         model.set_attn_implementation(attention)
     else:
         folder = base.adapter.base_folder if base.adapter else base.folder
