@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -107,6 +107,13 @@ class Session:
                 self._history.append(code)
             self._worker.freeze()
             return result.model_copy(update={"state": state})
+
+    async def forget(self, names: Iterable[str]) -> None:
+        """Unbind names and drop the history: for trusted scripts that take turns in one session. What they changed in
+        place stays changed."""
+        await self.run("\n".join(f"globals().pop({name!r}, None)" for name in sorted(names)) + ";")
+        async with self._lock:
+            self._history.clear()
 
     async def reset(self) -> None:
         """Forget every cell: a fresh process, files and prelude."""
