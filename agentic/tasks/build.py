@@ -184,7 +184,7 @@ class Builder:
         splits = {}
         for split, count in self.counts.items():
             file = self.staging / f"{split}.jsonl"
-            splits[split] = count.to_json() | {"sha256": _sha256(file), "programs": len(distinct[split])}
+            splits[split] = count.to_json() | {"sha256": sha256(file), "programs": len(distinct[split])}
         return {
             "format_version": 2,
             "version": __version__,
@@ -201,7 +201,7 @@ class Builder:
             "retrieval": self.retrieval.to_json(),
             "drop_reasons": dict(sorted(self.reasons.items())),
             "dropped": self.dropped,
-            "tables": {str(path.relative_to(self.staging)): _sha256(path) for path in tables},
+            "tables": {str(path.relative_to(self.staging)): sha256(path) for path in tables},
         }
 
 
@@ -330,6 +330,7 @@ def _programs(file: Path) -> list[bytes]:
     return found
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Of a file, read in parts."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

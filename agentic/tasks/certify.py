@@ -43,6 +43,8 @@ class Certifier:
             gold = gold_of(self._world, asked.program, asked.arguments)
         except Unfit:
             return f"{said}: a tie or an empty slice there"
+        except self._world.errors as error:
+            return f"{said}: {type(error).__name__} there"
         if asked.gold.kind in NUMBERS:
             same = math.isclose(gold.value, asked.gold.value, rel_tol=1e-6, abs_tol=1.5e-4)
         else:
@@ -55,17 +57,18 @@ class _SqlWorld(World):
         dimensions, metrics = list(world.dimensions.values()), world.metrics
         super().__init__(world.name, world.refs, world.frames, dimensions, metrics, world.variables, world.joins)
         self._dense: dict[object, np.ndarray] = {}
+        self.errors: type[Exception]
         try:
             import duckdb
         except ImportError:
             import sqlite3
 
-            self.engine = "sqlite"
+            self.engine, self.errors = "sqlite", sqlite3.Error
             self._connection: Any = sqlite3.connect(":memory:")
             for name, frame in world.frames.items():
                 frame.to_sql(name, self._connection, index=False)
         else:
-            self.engine, self._connection = "duckdb", duckdb.connect()
+            self.engine, self.errors, self._connection = "duckdb", duckdb.Error, duckdb.connect()
             for name, frame in world.frames.items():
                 self._connection.register(name, _nullable(frame))
 

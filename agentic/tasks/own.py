@@ -5,6 +5,7 @@ Every definition is checked against the tables before anything is built; a join 
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 import sqlite3
@@ -110,7 +111,8 @@ def _read_sql(connection: sqlite3.Connection, table: str) -> pd.DataFrame:
 
 def _identifier(name: str) -> str:
     clean = re.sub(r"\W+", "_", name).strip("_").lower() or "table"
-    return clean if clean.isidentifier() and not keyword.iskeyword(clean) else f"t_{clean}"
+    taken = keyword.iskeyword(clean) or clean in dir(builtins) or clean in {"pd", "np"}
+    return clean if clean.isidentifier() and not taken else f"t_{clean}"
 
 
 def _with_months(frame: pd.DataFrame) -> pd.DataFrame:

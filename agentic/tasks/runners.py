@@ -55,8 +55,16 @@ def _bound(trajectory: Trajectory) -> set[str]:
         for action in turn.actions:
             if action.name == "python_executor":
                 with suppress(SyntaxError):
-                    tree = ast.parse(str(action.arguments.get("code", "")))
-                    names |= {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+                    for statement in ast.parse(str(action.arguments.get("code", ""))).body:
+                        if isinstance(statement, ast.Assign):
+                            parts: list[ast.AST] = [n for target in statement.targets for n in ast.walk(target)]
+                        elif isinstance(statement, ast.Expr):
+                            continue  # walking every expression of thousands of cells takes longer than they run
+                        else:
+                            parts = list(ast.walk(statement))
+                        names |= {n.id for n in parts if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+                        names |= {n.asname or n.name for n in parts if isinstance(n, ast.alias)}
+                        names |= {n.name for n in parts if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     return names
 
 
