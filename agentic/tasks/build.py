@@ -80,6 +80,16 @@ class Builder:
             _write_tables(build_hotels(seed), self.staging / "tables_unseen")
             self.worlds.append(hotel_world(self.staging / "tables_unseen", self.staging))
 
+    def check_capacity(self) -> None:
+        """Say at once, and not after an hour, that there cannot be so many tasks."""
+        wanted = sum(self.sizes[split] for split in ("train", "dev", "test"))
+        there_are = sum(count_programs(self.worlds[0], self.weights).values())
+        if there_are < wanted:
+            raise UserError(
+                f"there are {there_are:,} distinct programs, {wanted:,} tasks are asked for; ask for fewer (--train_size,"
+                " --dev_size, --test_size) or more --operations"
+            )
+
     def planned(self) -> Iterator[tuple[str, Script]]:
         """(split, script) of every task, in the order in which they are executed."""
         seed = self.config.seed
@@ -269,6 +279,7 @@ def _build(config: BuildConfig, staging: Path, started: float) -> int:
     builder.make_worlds()
     if config.dry_run:
         return _count(builder)
+    builder.check_capacity()
     with progress("executing") as report:
         example = builder.execute(report)
     manifest = builder.manifest()

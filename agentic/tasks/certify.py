@@ -68,7 +68,7 @@ class _SqlWorld(World):
             for name, frame in world.frames.items():
                 frame.to_sql(name, self._connection, index=False)
         else:
-            self.engine, self.errors, self._connection = "duckdb", duckdb.Error, duckdb.connect()
+            self.engine, self.errors, self._connection = "duckdb", duckdb.Error, duckdb.connect(config={"threads": 1})
             for name, frame in world.frames.items():
                 self._connection.register(name, _nullable(frame))
 
