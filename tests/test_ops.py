@@ -72,7 +72,7 @@ def asked(world: World, operations: dict[str, float], count: int, seed: int = 0)
 @pytest.fixture(scope="module")
 def questions(shop: World, hotels: World) -> list[tuple[World, OpsQuestion]]:
     """A few hundred, over both worlds and all operations."""
-    return [(world, question) for world in (shop, hotels) for question in asked(world, ALL, 300)]
+    return [(world, question) for world in (shop, hotels) for question in asked(world, ALL, 180)]
 
 
 # ------------------------------------------------------------------------------------------ programs
@@ -150,7 +150,7 @@ def test_gold_passes_and_recorded_mistakes_fail(questions: list[tuple[World, Ops
         for what, wrong in question.wrong.items():
             kinds[what] += 1
             assert not compare(wrong, [question.check], question.question).correct, (what, wrong, question)
-    assert min(kinds[what] for what in ("rival", "unfiltered", "neighbour", "fraction", "swapped")) > 20, kinds
+    assert min(kinds[what] for what in ("rival", "unfiltered", "neighbour", "fraction", "swapped")) > 10, kinds
     assert {question.program.operation for _, question in questions} == ALL.keys()
 
 
@@ -163,7 +163,7 @@ def test_sql_confirms_the_gold(
     else:
         monkeypatch.setitem(sys.modules, "duckdb", None)
     certifiers: dict[int, Certifier] = {}
-    for world, question in questions[:60] + questions[-40:]:
+    for world, question in questions[:30] + questions[-15:]:
         certifier = certifiers.setdefault(id(world), Certifier(world))
         assert certifier.engine == engine
         assert certifier.problem(question) is None, question.program.canonical
@@ -241,62 +241,76 @@ def scripts_over(world: World, base_dir: Path, operations: dict[str, float], cou
     return [ops_script(f"t{i}", q, world, languages[i % 2], base_dir, rng, slips) for i, q in enumerate(found)]
 
 
-def played(chunk: Chunk) -> list[Any]:
-    async def play() -> list[Any]:
+def renamed(scripts: list[Script]) -> list[Script]:
+    return [
+        Script(s.task.model_copy(update={"id": f"t{i}"}), s.base_dir, s.steps, s.gold) for i, s in enumerate(scripts)
+    ]
+
+
+def scripted(script: Script, code: str) -> Script:
+    return Script(script.task, script.base_dir, [python_step(code), Step("1")])
+
+
+@pytest.fixture(scope="module")
+def played(shop: World, built: Path) -> dict[str, Any]:
+    """What became of several chunks, all in one sandbox: a list of results or the error that ended the chunk."""
+    every = [s for name in ALL for s in scripts_over(shop, built, {name: 1.0}, 2, slips=False)]
+    every += [s for s in scripts_over(shop, built, OPERATIONS, 200, slips=True) if any(t.detour for t in s.steps)][:3]
+    first, second = scripts_over(shop, built, {"value": 1.0}, 2, slips=False)
+    tables = dict.fromkeys(term.table for term in shop.by_id[str(second.task.metadata["metric"])].terms)
+    doubles = "\n".join(f"{t}.loc[:, {t}.columns[-3:]] = {t}.iloc[:, -3:] * 2" for t in tables) + "\nprint(1)"
+    binds = scripted(first, "leak = 7\nimport math as mt\ndef f(): pass\nfor i in range(2): j = i\nprint(leak)")
+    looks = scripted(second, "print([n for n in ('leak', 'mt', 'f', 'i', 'j') if n in globals()])")
+    chunks = {
+        "every kind": Chunk(renamed(every), proved=7),
+        "alone": Chunk([second], proved=0),
+        "traces": Chunk([scripted(first, doubles), second], proved=1),
+        "names": Chunk([binds, looks], proved=1),
+    }
+
+    async def play() -> dict[str, Any]:
+        results: dict[str, Any] = {}
         async with Sandbox() as sandbox:
-            return await play_chunk(sandbox, chunk)
+            for name, chunk in chunks.items():
+                try:
+                    results[name] = await play_chunk(sandbox, chunk)
+                except UserError as error:
+                    results[name] = error
+        return results
 
     return asyncio.run(play())
 
 
-def test_experts_of_every_kind_share_a_session(shop: World, built: Path) -> None:
-    scripts = [s for name in ALL for s in scripts_over(shop, built, {name: 1.0}, 2, slips=False)]
-    scripts += [s for s in scripts_over(shop, built, OPERATIONS, 250, slips=True) if any(t.detour for t in s.steps)][:3]
-    scripts = [
-        Script(s.task.model_copy(update={"id": f"t{i}"}), s.base_dir, s.steps, s.gold) for i, s in enumerate(scripts)
-    ]
-    results = played(Chunk(scripts, proved=7))
-    assert [result.reason for result in results] == [""] * len(scripts)
+def test_experts_of_every_kind_share_a_session(played: dict[str, Any]) -> None:
+    results = played["every kind"]
+    assert {result.reason for result in results} == {""}
     tasks = [Task.model_validate_json(result.line) for result in results]
-    two_cells = [t for t in tasks if t.metadata["category"] in {"chain_change", "chain_metric", "drill"}]
-    for task in two_cells:
+    for task in tasks:
         called = [call.function.name for m in task.expert_trajectory for call in m.tool_calls or ()]
-        assert called.count("python_executor") >= 2
+        if task.metadata["category"] in {"chain_change", "chain_metric", "drill"}:
+            assert called.count("python_executor") >= 2
+        if task.checks[0].kind == "number":  # the check holds what the executed program gave
+            assert float(task.expert_trajectory[-2].content) == task.checks[0].value
     chained = next(t for t in tasks if t.metadata["category"] == "chain_metric")
     called = [call.function.name for m in chained.expert_trajectory for call in m.tool_calls or ()]
-    assert called[:4] == ["retriever", "python_executor", "retriever", "python_executor"]
-    assert any(
-        next(m.weight for m in task.expert_trajectory if m.role == "assistant") == 0  # another document first
-        and task.expert_trajectory[1].name == task.expert_trajectory[3].name == "retriever"
-        for task in tasks[-3:]
-    )
-    for task in tasks:  # the number in the check is what the executed program printed
-        if task.checks[0].kind == "number" and "calculator" not in task.expected_tools:
-            assert task.expert_trajectory[-2].content == str(task.checks[0].value)
+    assert called == ["retriever", "python_executor", "retriever", "python_executor"]
+    for task in tasks[-3:]:  # another document first: not trained, and the second query finds the right one
+        queried = [
+            (said.weight, found.content)
+            for said, found in itertools.pairwise(task.expert_trajectory)
+            if found.name == "retriever"
+        ]
+        (poor,) = (found for weight, found in queried if weight == 0)
+        assert poor not in {found for weight, found in queried if weight is None}
 
 
-def test_a_script_that_leaves_traces_in_the_shared_session_ends_the_build(shop: World, built: Path) -> None:
-    first, second = scripts_over(shop, built, {"value": 1.0}, 2, slips=False)
-    tables = [term.table for term in second_metric(shop, second).terms]
-    code = (
-        "\n".join(f"{t}.loc[:, {t}.columns[-3:]] = {t}.iloc[:, -3:] * 2" for t in dict.fromkeys(tables)) + "\nprint(1)"
-    )
-    hostile = Script(first.task, first.base_dir, [python_step(code), Step("The answer is 1.")])
-    assert [r.reason for r in played(Chunk([second], proved=0))] == [""]
-    with pytest.raises(UserError, match="a fresh one"):
-        played(Chunk([hostile, second], proved=1))
+def test_a_script_that_leaves_traces_in_the_shared_session_ends_the_build(played: dict[str, Any]) -> None:
+    assert [result.reason for result in played["alone"]] == [""]
+    assert isinstance(played["traces"], UserError) and "a fresh one" in str(played["traces"])
 
 
-def second_metric(world: World, script: Script) -> Any:
-    return world.by_id[str(script.task.metadata["metric"])]
-
-
-def test_names_do_not_pass_from_one_script_to_the_next(shop: World, built: Path) -> None:
-    first, second = scripts_over(shop, built, {"value": 1.0}, 2, slips=False)
-    binds = Script(first.task, built, [python_step("leak = 7\nimport math as mt\nprint(leak)"), Step("7")])
-    looks = Script(second.task, built, [python_step("print('leak' in globals(), 'mt' in globals())"), Step("7")])
-    results = played(Chunk([binds, looks], proved=1))  # the proof alone would already fail
-    assert all("fails the task's own checks" in result.reason for result in results)
+def test_names_do_not_pass_from_one_script_to_the_next(played: dict[str, Any]) -> None:
+    assert all("fails the task's own checks" in result.reason for result in played["names"])  # and no proof failed
 
 
 # ----------------------------------------------------------------------------------------------- build

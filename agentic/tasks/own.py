@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from agentic.errors import UserError
+from agentic.errors import MissingExtra, UserError
 from agentic.records import TableRef
 from agentic.tables.card import load_tables
 from agentic.tables.database import is_sqlite, open_reader, table_names
@@ -88,13 +88,15 @@ def read_folder(folder: Path) -> dict[str, pd.DataFrame]:
 def _read_file(file: Path) -> dict[str, pd.DataFrame]:
     if is_sqlite(file):
         with closing(open_reader(str(file))) as connection:
-            names = [name for name, *_ in table_names(connection)]
-            return {_identifier(n): _read_sql(connection, n) for n in names}
+            try:
+                return {_identifier(name): _read_sql(connection, name) for _, name in table_names(connection)}
+            except (sqlite3.Error, pd.errors.DatabaseError) as error:
+                raise UserError(f"{file}: cannot be read as a database ({error}); mend it or leave it out") from None
     if file.suffix.lower() in _EXCEL:
         try:
             sheets: dict[str, pd.DataFrame] = pd.read_excel(file, sheet_name=None)
-        except ImportError as error:
-            raise UserError(f"{file}: {error}; or save its sheets as csv files") from None
+        except ImportError:
+            raise MissingExtra(f"{file}: reading Excel", "excel") from None
         except Exception as error:  # the reader's own errors have no common type
             raise UserError(f"{file}: cannot be read as Excel ({error}); save its sheets as csv files") from None
         if len(sheets) == 1:
