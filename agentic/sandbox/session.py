@@ -72,6 +72,9 @@ class Session:
         self._uid = uid
         self._limits = limits
         self._history: list[str] = []
+        self._forgotten: set[str] = set()
+        self.freezes = True
+        """Whether the process is stopped between cells; trusted code leaves nothing running and may save the signals."""
         self._generation = 0
         self._worker: Worker | None = None
         self._restoring: asyncio.Task[State] | None = None
@@ -105,15 +108,15 @@ class Session:
                 return result.model_copy(update={"state": "restored"})
             if result.status == "ok":
                 self._history.append(code)
-            self._worker.freeze()
+            if self.freezes:
+                self._worker.freeze()
             return result.model_copy(update={"state": state})
 
-    async def forget(self, names: Iterable[str]) -> None:
-        """Unbind names and drop the history: for trusted scripts that take turns in one session. What they changed in
-        place stays changed."""
-        await self.run("\n".join(f"globals().pop({name!r}, None)" for name in sorted(names)) + ";")
-        async with self._lock:
-            self._history.clear()
+    def forget(self, names: Iterable[str]) -> None:
+        """Unbind names before the next cell and drop the history: for trusted scripts that take turns in one session. What
+        they changed in place stays changed."""
+        self._forgotten |= set(names)
+        self._history.clear()
 
     async def reset(self) -> None:
         """Forget every cell: a fresh process, files and prelude."""
@@ -241,7 +244,8 @@ class Session:
 
     async def _converse(self, worker: Worker, code: str, timeout: float) -> ExecResult:
         try:
-            request = await worker.send(code, timeout)
+            forgotten, self._forgotten = sorted(self._forgotten), set()
+            request = await worker.send(code, timeout, forgotten)
         except FrameError as error:  # ours, not the session's
             return self._failed("error", "ValueError", f"code too long: {error}")
         message = await worker.receive(timeout)

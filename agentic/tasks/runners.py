@@ -90,6 +90,7 @@ async def play_chunk(sandbox: Sandbox, chunk: Chunk) -> list[Played]:
                 environment = Environment(sandbox)
                 await environment.reset(task, script.base_dir)
                 session, tables = await environment.open_session(), wanted
+                session.freezes = False
                 await environment.close()
             trajectory = await run_episode(task, script.base_dir, policy, sandbox, session=session)
             if number == chunk.proved:
@@ -99,7 +100,7 @@ async def play_chunk(sandbox: Sandbox, chunk: Chunk) -> list[Played]:
                         f"task {task.id}: the shared session observed {_observed(trajectory)}, a fresh one"
                         f" {_observed(fresh)}; please report this with the command and its seed"
                     )
-            await session.forget(_bound(trajectory))
+            session.forget(_bound(trajectory))
             done = finished(script, trajectory)
             played.append(Played(None, done) if isinstance(done, str) else Played(jsonl.dumps(done)))
     finally:
