@@ -356,6 +356,21 @@ def test_too_many_tasks_are_refused_at_once_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+def test_files_that_no_build_made_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    assert main(["build", f"--output_dir={tmp_path}"]) == 2
+    assert "holds README.md, which no build has made" in capsys.readouterr().err
+    mine = tmp_path / "data" / "tables"
+    mine.mkdir(parents=True)
+    (mine / "t.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "m.yaml").write_text("metrics: [{name: a, expression: sum(t.a)}]")
+    own = [f"--metrics={tmp_path / 'm.yaml'}", f"--tables={mine}"]
+    for output in (mine, mine.parent):
+        assert main(["build", f"--output_dir={output}", *own]) == 2
+        assert "holds the tables that --tables names" in capsys.readouterr().err
+    assert (tmp_path / "README.md").read_text() == "mine" and [path.name for path in mine.iterdir()] == ["t.csv"]
+
+
 def test_a_changed_file_is_not_what_the_manifest_names(
     built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -258,6 +259,7 @@ def run(config: BuildConfig) -> int:
     chosen_operations(config.operations)
     output = config.output_dir
     staging = output / STAGING
+    _refuse_others(config)
     try:
         staging.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -285,8 +287,7 @@ def _build(config: BuildConfig, staging: Path, started: float) -> int:
     manifest = builder.manifest()
     (staging / "README.md").write_text(data_card(manifest, example), encoding="utf-8")
     output = config.output_dir
-    _move(staging, output)
-    write_json(output / "manifest.json", manifest)
+    _move(staging, output, manifest)
     total = sum(count.tasks for count in builder.counts.values())
     print(f"{output}: {total} certified, {len(builder.dropped)} dropped, {time.monotonic() - started:.0f} s")
     for name, count in builder.counts.items():
@@ -297,6 +298,17 @@ def _build(config: BuildConfig, staging: Path, started: float) -> int:
     for task_id, reason in list(builder.dropped.items())[:5]:
         print(f"  dropped {task_id}: {reason}")
     return 0 if all(count.tasks for name, count in builder.counts.items() if builder.sizes[name]) else 1
+
+
+def _refuse_others(config: BuildConfig) -> None:
+    """What stands under the names that a build replaces must be an earlier build's: never remove a user's own files."""
+    output = config.output_dir
+    if config.tables is not None and output.resolve() in [config.tables.resolve(), *config.tables.resolve().parents]:
+        raise UserError(f"{output}: holds the tables that --tables names; choose another --output_dir")
+    ours = (output / "manifest.json").exists() or (output / STAGING).exists()  # ended, or killed
+    others = [] if ours or config.dry_run else [name for name in _OURS if (output / name).exists()]
+    if others:
+        raise UserError(f"{output}: holds {others[0]}, which no build has made; choose another --output_dir")
 
 
 def _count(builder: Builder) -> int:
@@ -310,17 +322,22 @@ def _count(builder: Builder) -> int:
     return 0
 
 
-def _move(staging: Path, output: Path) -> None:
-    """Put everything in its place. Without a manifest meanwhile: a folder that has none is half built."""
-    (output / "manifest.json").unlink(missing_ok=True)
-    for name in _OURS:
-        old, new = output / name, staging / name
-        if old.is_dir():
-            shutil.rmtree(old)
-        elif old.exists():
-            old.unlink()
-        if new.exists():
-            os.replace(new, old)
+def _move(staging: Path, output: Path, manifest: dict[str, Any]) -> None:
+    """Put everything in its place. Without a manifest meanwhile: a folder that has none is half built. Ctrl-C waits."""
+    waiting = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        (output / "manifest.json").unlink(missing_ok=True)
+        for name in _OURS:
+            old, new = output / name, staging / name
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old)
+            elif old.exists():
+                old.unlink()
+            if new.exists():
+                os.replace(new, old)
+        write_json(output / "manifest.json", manifest)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, waiting)
 
 
 def _write_tables(frames: dict[str, pd.DataFrame], folder: Path) -> None:
