@@ -34,7 +34,7 @@ $(VENV)/.dev: $(VENV)/.torch
 	@touch $@ $(VENV)/.train
 
 test: lint  ## install into .venv if needed, lint, type-check, run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 slow: $(VENV)/.dev  ## the tests that take longer: every hostile cell, also as another user, and the soak
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow

@@ -65,6 +65,7 @@ STAGES: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "evaluate": {
         "eval": ("EvalConfig", "agentic.evaluate.run:run", "evaluate a model, an endpoint or predictions"),
+        "plot": ("PlotConfig", "agentic.train.plot:run", "draw the metrics of training runs as PNG files"),
     },
     "use": {
         "ask": ("AskConfig", "agentic.serve.ask:run", "ask a question about your files"),

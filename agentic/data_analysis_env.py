@@ -24,7 +24,8 @@ from agentic.records import (
     Trajectory,
     Verdict,
 )
-from agentic.reward.trajectory import score_trajectory
+from agentic.reward.judge import Judge
+from agentic.reward.trajectory import PRESETS, WEIGHTS, Preset, record_score, score_trajectory
 from agentic.sandbox import Sandbox, Session
 from agentic.tables.card import DEFAULT_CHARS, card, load_tables
 from agentic.tables.names import close_columns
@@ -34,11 +35,25 @@ from agentic.tools.base import TOOLS, ToolSpec
 from agentic.tools.calculator import CalculatorError, calculate
 from agentic.tools.dialect import system_text
 from agentic.tools.retriever import Retriever
+from agentic.tools.values import unknown_values
+
+__all__ = [
+    "PRESETS",
+    "WEIGHTS",
+    "Environment",
+    "EnvironmentLimits",
+    "Preset",
+    "prompt_messages",
+    "score_trajectory",
+    "task_tools",
+]
 
 OBSERVATION_CHARS = 1200
 ELSEWHERE = "only the work folder can be read and written; network and other programs are disabled"
 QUERY_SHARE = 0.9
 """Part of a cell's time after which a query stops by itself, with a message of its own."""
+MAX_HINTS = 3
+"""Comparisons with unknown values that one observation mentions."""
 MAX_DOCUMENTS = 10
 """Documents that one retriever call returns at most."""
 
@@ -161,11 +176,13 @@ class Environment:
         observation.wall_ms = (time.perf_counter() - started) * 1000
         return observation
 
-    def score(self, trajectory: Trajectory) -> Verdict:
-        """Fill in the reward and its parts from what was observed; nothing is executed again."""
+    def score(self, trajectory: Trajectory, preset: Preset = "ops", judge: Judge | None = None) -> Verdict:
+        """Fill in the reward and its parts from what was observed; nothing is executed again.
+
+        The reward stays None for free text that `judge` does not judge.
+        """
         assert self.task is not None, "reset() comes before score()"
-        trajectory.reward, trajectory.parts, verdict = score_trajectory(self.task, trajectory)
-        return verdict
+        return record_score(self.task, trajectory, preset, judge)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -228,8 +245,13 @@ class Environment:
 
     async def _python(self, code: str) -> Observation:
         result = await self._run(code)
+        told = self._told(result)
+        if result.status == "ok":
+            frames = {name: table.frame for name, table in self._tables.items()}
+            hints = [f"Hint: {cut(sentence, 200)}" for sentence in unknown_values(code, frames)[:MAX_HINTS]]
+            told = "\n".join([told, *hints])
         return Observation(
-            status=ObservationStatus(result.status), text=self._told(result), data=result.model_dump(exclude_none=True)
+            status=ObservationStatus(result.status), text=told, data=result.model_dump(exclude_none=True)
         )
 
     def _files(self) -> tuple[dict[str, Path], str]:

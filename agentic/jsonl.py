@@ -25,29 +25,34 @@ def iter_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
         # Lines are split on "\n" only: JSON strings may hold U+2028, which str.splitlines would cut.
         with path.open("rb") as file:
             for number, raw in enumerate(file, start=1):
-                try:
-                    line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}, line {number}: not UTF-8 ({error.reason}); save the file as UTF-8"
-                    ) from None
-                if not line:
-                    continue
-                try:
-                    row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise UserError(
-                        f"{path}, line {number}: broken JSON at column {error.colno} ({error.msg}); fix or remove the line"
-                    ) from None
-                if not isinstance(row, dict):
-                    raise UserError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
-                yield number, row
+                row = parse_line(path, number, raw)
+                if row is not None:
+                    yield number, row
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder, expected a JSONL file") from None
     except PermissionError:
         raise UserError(f"{path}: permission denied") from None
+
+
+def parse_line(path: Path, number: int, raw: bytes) -> dict[str, Any] | None:
+    """The object of one line, None for a blank one. Raises UserError that names file and line."""
+    try:
+        line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+    if not line:
+        return None
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}: broken JSON at column {error.colno} ({error.msg}); fix or remove the line"
+        ) from None
+    if not isinstance(row, dict):
+        raise UserError(f"{path}, line {number}: expected a JSON object, found {type(row).__name__}")
+    return row
 
 
 def read(path: str | Path, record: type[R]) -> Iterator[R]:
@@ -95,6 +100,15 @@ def write(path: str | Path, rows: Iterable[Any]) -> int:
     finally:
         temporary.unlink(missing_ok=True)
     return count
+
+
+def drop_half_line(path: str | Path) -> None:
+    """Cut off what a process that was killed while appending left behind its last newline. No file is fine, too."""
+    path = Path(path)
+    data = path.read_bytes() if path.exists() else b""
+    if data and not data.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(data.rfind(b"\n") + 1)
 
 
 def append(path: str | Path, row: Any) -> None:

@@ -52,9 +52,10 @@ class Document(Record):
 class Check(Record):
     """What the final answer must say. See reward/answer.py for the comparison rules."""
 
-    kind: Literal["number", "text", "choice", "list", "ordered_list", "boolean", "date"]
+    kind: Literal["number", "text", "choice", "list", "ordered_list", "boolean", "date", "table", "free_text"]
     value: Any
-    """number: int or float; text, choice, date: str; list: list of str or numbers; boolean: bool."""
+    """number: int or float; text, choice, date: str; list: list of str or numbers; boolean: bool; table: {"columns": [names],
+    "rows": [[cells], ...]}; free_text: str, the reference answer that a judge compares with."""
     unit: str | None = None
     """For numbers: "%" when a percent is asked (12.5 means 12.5 %), otherwise a unit word or nothing."""
     decimals: int | None = None
@@ -63,6 +64,8 @@ class Check(Record):
     """Other accepted forms of a text answer."""
     options: list[str] = Field(default_factory=list)
     """kind=choice: the alternatives; an answer that names more than the right one is wrong."""
+    ordered: bool | None = None
+    """kind=table: True when the order of the rows was asked."""
 
 
 class ToolFunction(Record):
@@ -195,6 +198,7 @@ class Trajectory(Record):
     """1 where the policy sampled the token. len(completion_ids) == len(mask) == len(logprobs), or all empty."""
     logprobs: list[float] = Field(default_factory=list)
     reward: float | None = None
+    """None before it is scored, and for an unjudged answer, which belongs in no mean and in no loss."""
     parts: dict[str, float] = Field(default_factory=dict)
     isolation: str = ""
     wall_ms: float = 0.0
@@ -209,6 +213,8 @@ class Verdict(Record):
     """All checks pass."""
     reason: str
     """One short sentence that names the first check that failed, or "all checks pass"."""
+    unjudged: bool = False
+    """A free-text check had no judge or no judgement: neither right nor wrong. To be left out of means and of the loss."""
 
 
 # --------------------------------------------------------------------------------------------- sandbox

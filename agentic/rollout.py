@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentic.data_analysis_env import Environment, EnvironmentLimits, task_tools
+from agentic.data_analysis_env import Environment, EnvironmentLimits, Preset, task_tools
 from agentic.errors import UserError
 from agentic.jsonl import scrub
 from agentic.policy.base import Conversation, Policy, Reply
@@ -40,6 +40,8 @@ class RolloutLimits:
     """Trajectories in flight."""
     dialect: Dialect = "tool_call"
     """How the agent is told to write its actions."""
+    reward: Preset = "ops"
+    """How a finished trajectory is rewarded."""
 
 
 def assistant_message(text: str, actions: list[Action], first_id: int = 0) -> Message:
@@ -119,7 +121,7 @@ async def run_episode(
         action.kind == "tool" for turn in trajectory.turns for action in turn.actions
     )
     trajectory.wall_ms = (time.perf_counter() - started) * 1000
-    environment.score(trajectory)
+    environment.score(trajectory, limits.reward)
     return trajectory
 
 

@@ -1,7 +1,9 @@
-"""A small built data set, made once per test session. A test file that wants it names this module in `pytest_plugins`."""
+"""A small built data set, made once per test run. A test file that wants it names this module in `pytest_plugins`."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,5 +27,9 @@ def build() -> Callable[[Path], Path]:
 
 @pytest.fixture(scope="session")
 def built(build: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder. Read only: several test files share it."""
-    return build(tmp_path_factory.mktemp("built"))
+    """The data folder. Read only: several test files and the workers of pytest-xdist share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "built-data"
+    with (folder.parent / "built-data.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return folder if (folder / "manifest.json").exists() else build(folder)

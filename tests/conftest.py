@@ -1,4 +1,7 @@
-"""Folders outside the repository; tests that need one are skipped, with a reason, where it is absent."""
+"""The order of the test files, and folders outside the repository.
+
+A test that needs such a folder is skipped, with a reason, where it is absent.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,36 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+LONGEST_FIRST = (
+    *(
+        "isolation",
+        "sandbox",
+        "sql",
+        "sft",
+        "sft_documented",
+        "tasks",
+        "eval",
+        "sandbox_commands",
+        "documented_scripts",
+        "endpoint",
+    ),
+    *("end_to_end_endpoint", "ask", "doctor", "rollout", "environment", "tables_read", "hf", "hostile", "searchlm"),
+    *("stream", "sandbox_soak", "cli"),
+)
+"""Test files that take seconds, in the order in which the workers of --dist loadfile take them: a file stays on one worker,
+where its tests share what they need, and the short ones fill up the end. (--dist loadgroup does not group: pytest-xdist
+3.8 sets an attribute that pytest 9.2 no longer reads.)"""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # --dist loadfile would begin with the files of the most tests
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {f"test_{name}": rank for rank, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 def _shared(variable: str, name: str) -> Path:

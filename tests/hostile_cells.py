@@ -822,20 +822,20 @@ try:
 finally:
     while True: time.sleep(0)
 
-## interrupt_ignored: timeout; dead timed
-#: ignored the interrupt
+## interrupt_ignored: timeout; timed
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 while True: pass
 
-## interrupt_handled: timeout; dead timed
+## interrupt_handled: timeout; timed
 signal.signal(signal.SIGINT, lambda *_: None)
 while True: time.sleep(1)
 
-## interrupt_ignored_by_libc: timeout; dead timed
+## interrupt_ignored_by_libc: timeout; timed
 ctypes.CDLL(None).signal(signal.SIGINT, ctypes.c_void_p(1))
 while True: pass
 
 ## signals_blocked: timeout; dead timed
+#: ignored the interrupt
 signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
 while True: pass
 
@@ -883,7 +883,7 @@ time.sleep(30)
 ## sleep: timeout; timed
 time.sleep(30)
 
-## sqlite_endless: timeout; dead timed
+## sqlite_endless: timeout; timed
 import sqlite3
 sqlite3.connect(':memory:').execute('with recursive t(n) as (select 1 union all select n + 1 from t) select count(*) from t').fetchall()
 

@@ -12,10 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic.records import Check
+from agentic import jsonl
+from agentic.cli import main
+from agentic.data_analysis_env import score_trajectory
+from agentic.records import Check, StopReason, Task, Trajectory, Turn
 from agentic.reward.answer import compare
 from agentic.reward.names import dates
 from agentic.reward.quantity import quantities
+from agentic.tools.parse import parse_message
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -74,6 +78,31 @@ def test_ties_are_accepted_forms() -> None:
     assert right("ann has most points", check)
     assert right("It is bob.", check)
     assert not right("cid", check)
+
+
+def test_d08_a_tie_becomes_no_question(cases_dir: Path, tmp_path: Path) -> None:
+    """ann and bob lead with 9 points each: no generated question asks who has most, and none has one of them as gold."""
+    source, out = cases_dir / "files" / "D08_ties.csv", tmp_path / "questions.jsonl"
+    assert main(["questions", str(source), f"--output={out}", "--count=12"]) == 0
+    tasks = list(jsonl.read(out, Task))
+    assert tasks
+    named = [
+        value
+        for task in tasks
+        for check in task.checks
+        for value in [check.value]
+        if not isinstance(value, int | float)
+    ]
+    assert not [value for value in named if value in ("ann", "bob") or (isinstance(value, list) and "ann" in value[:1])]
+
+
+def test_b17_the_run_on_is_counted(cases_dir: Path) -> None:
+    (case,) = [row for row in rows(cases_dir, "B_tool_calls.jsonl") if row["id"] == "B17"]
+    (action,) = parse_message(case["raw"], [], dialect="react")
+    turn = Turn(text=case["raw"], actions=[action])
+    trajectory = Trajectory(task_id="t", turns=[turn], answer=action.answer, stop_reason=StopReason.ANSWERED)
+    _, parts, verdict = score_trajectory(Task(id="t", question="How many?", checks=[number(12)]), trajectory)
+    assert verdict.correct and parts["tag_errors"] == 1.0 and parts["format_score"] == 0.0
 
 
 # ------------------------------------------------------------------------------------------------ numbers
@@ -304,6 +333,9 @@ def test_list_round_trip(items: list[str], data: st.DataObject) -> None:
         ("yes or no", True, False),
         ("是的，华东更高。", True, True),
         ("不是", False, True),
+        ("是否增长：是", True, True),
+        ("是否增长：否", False, True),
+        ("是或否", False, False),
         ("没有", True, False),
         ("The statement is false.", False, True),
         ("maybe", True, False),

@@ -18,7 +18,8 @@ from agentic.serve.ask import ask_task, question_language
 from agentic.tools.parse import render_call
 
 ROOT = Path(__file__).resolve().parents[1]
-pytestmark = [pytest.mark.endpoint, pytest.mark.usefixtures("bare_environment")]
+pytest_plugins = ("shared_zygote",)
+pytestmark = [pytest.mark.endpoint, pytest.mark.usefixtures("bare_environment", "shared_zygote")]
 
 
 @pytest.fixture()

@@ -27,6 +27,9 @@ from agentic.sandbox import Sandbox
 from agentic.tools.base import TOOLS
 from agentic.tools.dialect import in_react, shown_tools
 
+pytest_plugins = ("shared_zygote",)
+pytestmark = pytest.mark.usefixtures("shared_zygote")
+
 
 @pytest.fixture
 def task(tmp_path: Path) -> Task:

@@ -28,7 +28,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict:
 def test_is_usable_and_fast(report: dict) -> None:
     assert report["usable"]
     # The best of two: other tests run beside this one.
-    assert min(report["seconds"], json.loads(doctor("--json").stdout)["seconds"]) < 5
+    assert report["seconds"] < 5 or json.loads(doctor("--json").stdout)["seconds"] < 5
 
 
 def test_sandbox_ran_a_cell_at_a_known_level(report: dict) -> None:

@@ -20,25 +20,43 @@ from agentic.model.searchlm.configuration import profile_config
 from agentic.model.searchlm.modeling import SearchLMForCausalLM
 from agentic.model.searchlm.tokenizer import train_tokenizer
 
-pytest_plugins = ("built",)
+pytest_plugins = ("built", "shared_zygote")
+pytestmark = pytest.mark.usefixtures("shared_zygote")
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND = {
-    "build_agentic_data_tasks": "build",
-    "validate_agentic_data": "validate",
-    "build_agentic_sft": "dataset",
-    "eval_agentic_data": "eval",
+    "scripts/build_agentic_data_tasks.py": "build",
+    "scripts/validate_agentic_data.py": "validate",
+    "scripts/build_agentic_sft.py": "dataset",
+    "scripts/eval_agentic_data.py": "eval",
+    "trainer/train_full_sft_deepspeed.py": "sft",
 }
 
 
 def script(name: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return shim(f"scripts/{name}.py", *options)
+
+
+def shim(path: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a shim from its documented folder: scripts from the root, trainers in trainer/."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [sys.executable, f"scripts/{name}.py", *options]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment | {"COLUMNS": "100"})
+    folder, name = (ROOT / "trainer", Path(path).name) if path.startswith("trainer/") else (ROOT, path)
+    command = [sys.executable, name, *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment | {"COLUMNS": "100"})
 
 
-@pytest.mark.parametrize(("name", "command"), COMMAND.items())
-def test_help_is_that_of_the_command(name: str, command: str) -> None:
+def test_every_shim_is_tested_and_short() -> None:
+    found = {
+        path.relative_to(ROOT).as_posix(): path
+        for name in ("scripts", "trainer")
+        for path in (ROOT / name).glob("*.py")
+    }
+    assert found.keys() == COMMAND.keys()
+    assert all(len(path.read_text().splitlines()) <= 12 for path in found.values())
+
+
+@pytest.mark.parametrize(("path", "command"), COMMAND.items())
+def test_help_is_that_of_the_command(path: str, command: str) -> None:
     ours = subprocess.run(
         [sys.executable, "-m", "agentic.cli", command, "--help"],
         cwd=ROOT,
@@ -46,7 +64,7 @@ def test_help_is_that_of_the_command(name: str, command: str) -> None:
         text=True,
         env=os.environ | {"COLUMNS": "100"},
     )
-    theirs = script(name, "--help")
+    theirs = shim(path, "--help")
     assert theirs.returncode == ours.returncode == 0 and f"usage: agentic {command}" in ours.stdout
     assert theirs.stdout == ours.stdout
 

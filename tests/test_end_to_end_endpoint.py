@@ -16,8 +16,8 @@ from agentic.cli import main
 from agentic.records import StopReason, Task, Trajectory
 from agentic.tools.parse import render_call
 
-pytest_plugins = ("built",)
-pytestmark = [pytest.mark.endpoint, pytest.mark.usefixtures("bare_environment")]
+pytest_plugins = ("built", "shared_zygote")
+pytestmark = [pytest.mark.endpoint, pytest.mark.usefixtures("bare_environment", "shared_zygote")]
 Body = dict[str, Any]
 
 

@@ -17,6 +17,9 @@ from agentic.records import Action, Check, Document, ObservationStatus, StopReas
 from agentic.sandbox import Limits, Sandbox, SandboxError
 from agentic.tools.base import TOOLS
 
+pytest_plugins = ("shared_zygote",)
+pytestmark = pytest.mark.usefixtures("shared_zygote")
+
 T = TypeVar("T")
 SALES = "city,Net Sales,day\nYork,3,2024-01-01\nBath,4,2024-01-02\nYork,5,2024-01-03\n"
 
@@ -55,7 +58,7 @@ Play = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[asyncio.Runner, Sandbox]]:
+def running(shared_zygote: None) -> Iterator[tuple[asyncio.Runner, Sandbox]]:
     """One event loop and one sandbox for all tests of this file; every episode has its own session in it."""
     with asyncio.Runner() as runner:
         sandbox = Sandbox()
@@ -149,6 +152,16 @@ def test_an_error_says_what_to_do(in_episode: Play, folder: Path, code: str, sai
     assert observation.status == ObservationStatus.ERROR
     assert said in observation.text
     assert str(folder) not in observation.text
+
+
+def test_a_comparison_with_a_value_that_is_not_there_is_said(in_episode: Play) -> None:
+    """A wrong spelling raises nothing and counts nothing: the quietest of errors."""
+
+    async def use(environment: Environment) -> list[str]:
+        codes = ("(sales['city'] == 'york').sum()", "(sales['city'] == 'York').sum()", "(sales.city == 'Leeds').sum()")
+        return [(await environment.step(cell(code))).text for code in codes]
+
+    assert in_episode(use) == ["0\nHint: 'city' has no value 'york'; it has 'York'", "2", "0"]
 
 
 def test_output_before_an_error_and_before_a_timeout_is_kept(in_episode: Play) -> None:

@@ -18,7 +18,8 @@ from agentic import jsonl
 from agentic.cli import main
 from agentic.records import StopReason, Task, Trajectory
 
-pytest_plugins = ("built",)
+pytest_plugins = ("built", "shared_zygote")
+pytestmark = pytest.mark.usefixtures("shared_zygote")
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -37,23 +37,33 @@ def run() -> Iterator[Run]:
         yield runner.run
 
 
+Boxes = Callable[..., Sandbox]
 Cells = Callable[..., list[ExecResult]]
 
 
 @pytest.fixture(scope="module")
-def cells(run: Run) -> Iterator[Cells]:
-    """cells(level, *codes, limits=None): the results of a session; one sandbox serves all tests of a level and its limits."""
+def boxes(run: Run) -> Iterator[Boxes]:
+    """boxes(level, limits=None): one sandbox serves all tests of a level and its limits; no session lives in it."""
     sandboxes: dict[tuple[str, Limits], Sandbox] = {}
 
-    async def play(level: str, limits: Limits, codes: tuple[str, ...]) -> list[ExecResult]:
-        if (level, limits) not in sandboxes:
-            sandboxes[level, limits] = await Sandbox(level, limits).__aenter__()
-        async with await sandboxes[level, limits].session() as session:
-            return [await session.run(code) for code in codes]
+    def of(level: str, limits: Limits | None = None) -> Sandbox:
+        sandbox = Sandbox(level, limits)
+        return sandboxes.setdefault((sandbox.level, sandbox.limits), sandbox)
 
-    yield lambda level, *codes, limits=None: run(play(level, limits or Limits(), codes))
+    yield of
     for sandbox in sandboxes.values():
         run(sandbox.close())
+
+
+@pytest.fixture(scope="module")
+def cells(run: Run, boxes: Boxes) -> Cells:
+    """cells(level, *codes, limits=None): the results of a session."""
+
+    async def play(sandbox: Sandbox, codes: tuple[str, ...]) -> list[ExecResult]:
+        async with await sandbox.session() as session:
+            return [await session.run(code) for code in codes]
+
+    return lambda level, *codes, limits=None: run(play(boxes(level, limits), codes))
 
 
 # ------------------------------------------------------------------------------------------------ levels
@@ -93,11 +103,12 @@ def test_what_each_level_adds(cells: Cells) -> None:
 
 
 @confined
-def test_sessions_of_one_sandbox_have_different_users(run: Run) -> None:
+def test_sessions_of_one_sandbox_have_different_users(run: Run, boxes: Boxes) -> None:
     async def play() -> set[str | None]:
-        async with Sandbox() as sandbox:
-            sessions = [await sandbox.session() for _ in range(3)]
-            return {(await session.run("import os; os.getuid()")).value for session in sessions}
+        sessions = [await boxes("auto").session() for _ in range(3)]
+        users = {(await session.run("import os; os.getuid()")).value for session in sessions}
+        await asyncio.gather(*(session.close() for session in sessions))
+        return users
 
     assert len(run(play())) == (3 if levels.may_change_user() else 1)
 
@@ -395,15 +406,15 @@ def test_hundreds_of_sessions_at_once(run: Run) -> None:
     run(play())
 
 
-def test_pids_are_those_of_live_processes(run: Run) -> None:
+def test_pids_are_those_of_live_processes(run: Run, boxes: Boxes) -> None:
     async def play() -> None:
-        async with Sandbox() as sandbox:
-            session = await sandbox.session()
-            own = int((await session.run("import os; os.getpid()")).value or "")
-            assert sandbox.pids()[1:] == [own]
-            started = time.monotonic()
-            await session.close()
-            assert len(sandbox.pids()) == 1 and time.monotonic() - started < 5
+        sandbox = boxes("auto")
+        session = await sandbox.session()
+        own = int((await session.run("import os; os.getpid()")).value or "")
+        assert sandbox.pids()[1:] == [own]
+        started = time.monotonic()
+        await session.close()
+        assert len(sandbox.pids()) == 1 and time.monotonic() - started < 5
 
     run(play())
 

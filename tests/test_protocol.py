@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from agentic.records import ExecResult
 from agentic.sandbox.protocol import MAX_FRAME, FrameDecoder, FrameError, encode
+from agentic.sandbox.reply import parse_reply
 from agentic.sandbox.text import OutputRing, cut
-from agentic.sandbox.worker import parse_reply
 
 HONEST: dict[str, Any] = {
     "type": "result", "id": 1, "status": "ok", "stdout": "", "dropped_chars": 0, "value": None, "error": None,

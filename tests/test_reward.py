@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic.data_analysis_env import PRESETS, WEIGHTS
+from agentic.errors import UserError
 from agentic.records import Action, Check, Observation, ObservationStatus, StopReason, Task, Trajectory, Turn
-from agentic.reward.trajectory import HIGHEST, LOWEST, score_trajectory
+from agentic.reward.trajectory import HIGHEST, LOWEST, Preset, score_trajectory
 
 TASK = Task(
     id="t",
@@ -142,3 +145,98 @@ def test_right_beats_wrong_with_the_same_calls(turns: list[Turn]) -> None:
 def test_paper_preset(answer: str | None, flags: tuple[str, ...], expected: float) -> None:
     value, _, _ = score_trajectory(TASK, episode(call("a"), answer=answer, flags=flags), "paper")
     assert value == pytest.approx(expected)
+
+
+# ------------------------------------------------------------------------------------------ the specification
+
+
+def test_the_published_weights_parts_and_presets() -> None:
+    """scoring.md, "Trajectory reward": users compare with these numbers."""
+    assert WEIGHTS == {
+        "task_success": 2.5,
+        "answer_score": 1.2,
+        "tool_selection_f1": 0.8,
+        "schema_valid_rate": 0.6,
+        "exec_success_rate": 0.6,
+        "format_score": 0.4,
+        "turn_efficiency": 0.2,
+        "invalid_action_rate": -0.8,
+        "tag_errors": -0.3,
+        "repetition": -1.0,
+        "unfinished": -0.5,
+    }
+    assert (LOWEST, HIGHEST) == (-3.0, 5.0)
+    assert PRESETS == get_args(Preset) == ("ops", "paper")
+    with pytest.raises(UserError, match="unknown reward preset 'papre'; the presets are ops, paper"):
+        score_trajectory(TASK, episode(), "papre")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", list(WEIGHTS))
+def test_the_reward_is_the_weighted_sum_of_its_parts(name: str) -> None:
+    """One part at a time, over episodes that differ in it, against the plain formula."""
+    for turns in ([], [call("a")], [call("a", "error")], [call("a"), call("a")], [call("a", "invalid_action")]):
+        for flags in ((), ("run_on",), ("run_on", "unclosed_tag")):
+            value, parts, _ = score_trajectory(TASK, episode(*turns, flags=flags))
+            rest = sum(weight * parts[part] for part, weight in WEIGHTS.items() if part != name)
+            assert value == pytest.approx(min(5.0, max(-3.0, rest + WEIGHTS[name] * parts[name])))
+
+
+def test_both_ends_are_clipped() -> None:
+    many = tuple(["run_on"] * 40)
+    assert reward(call("a"), answer=WRONG, flags=many) == LOWEST
+    assert reward(call("a")) == HIGHEST
+
+
+@pytest.mark.parametrize("length", [0, 255, 256, 257, 640, 1023, 1024, 1025, 5000])
+def test_paper_length_between_256_and_1024(length: int) -> None:
+    answer = RIGHT.ljust(length, ".") if length else RIGHT
+    value, _, verdict = score_trajectory(TASK, episode(call("a"), answer=answer), "paper")
+    assert verdict.correct
+    expected = 1.0 if len(answer) <= 256 else 0.5 if len(answer) >= 1024 else 1 - 0.5 * (len(answer) - 256) / 768
+    assert value == pytest.approx(expected)
+
+
+# ------------------------------------------------------------------------------------------ games
+
+DUMP = "\n".join(f"r{i}  {i / 2}" for i in range(40))  # 12.5 is in there
+GAMES: dict[str, Trajectory] = {
+    "no call, empty answer": episode(answer=""),
+    "no call, never answers": episode(answer=None),
+    "dumps the table": episode(call("print(df)"), answer=DUMP),
+    "lists many numbers": episode(call("a"), answer=", ".join(str(i / 2) for i in range(40))),
+    "repeats the question": episode(call("a"), answer=TASK.question),
+    "many calls": episode(*(call(f"print({i})") for i in range(11)), answer=WRONG),
+    "the same call again and again": episode(*(call("print(1)") for _ in range(11)), answer=WRONG),
+    "never answers": episode(*(call(f"print({i})") for i in range(12)), answer=None),
+    "answers inside reasoning": episode(call("a"), answer="<think>The mean is 12.5.</think>"),
+    "a range": episode(call("a"), answer="between 1 and 100, around 12.5 to 13"),
+    "hedges": episode(call("a"), answer="either 12.5 or 13.5"),
+    "every unit": episode(call("a"), answer="12.5 kg = 12500 g"),
+    "answers with code": episode(call("a"), answer="print(12.5)"),
+    "answers with a call": episode(call("a"), answer='<tool_call>{"name": "calculator"} 12.5</tool_call>'),
+    "answers with JSON": episode(call("a"), answer='{"mean": 12.5, "median": 11, "max": 40}'),
+}
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_games_are_wrong_and_worth_less_than_an_honest_wrong_answer(name: str) -> None:
+    value, parts, verdict = score_trajectory(TASK, GAMES[name])
+    assert not verdict.correct and parts["task_success"] == parts["answer_score"] == 0.0, verdict.reason
+    assert value <= reward(call("a"), answer=WRONG) + 1e-9
+    assert value < reward(call("a"), answer=RIGHT) - 2
+    assert score_trajectory(TASK, GAMES[name], "paper")[0] <= 0.0
+
+
+@given(st.lists(CALLS, max_size=6), st.booleans())
+def test_scoring_changes_and_runs_nothing(turns: list[Turn], right: bool) -> None:
+    trajectory = episode(*turns, answer=RIGHT if right else WRONG)
+    before = trajectory.model_dump_json()
+    assert score_trajectory(TASK, trajectory) == score_trajectory(TASK, trajectory)
+    assert trajectory.model_dump_json() == before
+
+
+@given(st.lists(CALLS.filter(lambda turn: turn.observations[0].status == ObservationStatus.INVALID_ACTION), max_size=5))
+def test_refused_calls_earn_nothing(turns: list[Turn]) -> None:
+    _, parts, _ = score_trajectory(TASK, episode(*turns, answer=WRONG))
+    assert parts["schema_valid_rate"] == parts["exec_success_rate"] == parts["tool_selection_f1"] == 0.0
+    assert reward(*turns, answer=WRONG) <= reward(answer=WRONG) + 1e-9

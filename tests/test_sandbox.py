@@ -27,8 +27,8 @@ from agentic.sandbox import Limits, Sandbox, SandboxError
 from agentic.sandbox.cell import GLYPH_WARNING
 from agentic.sandbox.folder import remove_tree
 from agentic.sandbox.protocol import MAX_FRAME, FrameDecoder, FrameError, encode
+from agentic.sandbox.reply import parse_reply
 from agentic.sandbox.text import OutputRing, cut
-from agentic.sandbox.worker import parse_reply
 
 CASES = Path(os.environ.get("AGENTIC_CASES", Path(__file__).parents[2] / "shared" / "cases"))
 SECRET = "AGENTIC_TEST_API_KEY"
@@ -342,8 +342,24 @@ threading.Thread(target=tick, daemon=True).start()
     run(play())
 
 
+@pytest.mark.parametrize("run_query", ["connection.execute(endless).fetchall()", "pd.read_sql(endless, connection)"])
+def test_a_cells_own_sqlite_query_is_interrupted(run: Run, sandbox: Sandbox, run_query: str) -> None:
+    endless = "with recursive t(n) as (select 1 union all select n + 1 from t) select max(n) as m from t"
+    code = f"import sqlite3\nkept, endless = 1, {endless!r}\nconnection = sqlite3.connect(':memory:')\n{run_query}"
+    after = "kept, connection.execute('select 2').fetchall()"
+    result, next_one = run(cells(sandbox, code, after, timeout_s=0.5))
+    assert (result.status, result.state, next_one.value) == ("timeout", "kept", "(1, [(2,)])")
+
+
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: None"])
+def test_code_with_a_handler_of_its_own_is_interrupted_all_the_same(run: Run, sandbox: Sandbox, handler: str) -> None:
+    code = f"import signal\nx = 1\nsignal.signal(signal.SIGINT, {handler})\nwhile True: pass"
+    result, after = run(cells(sandbox, code, "x", timeout_s=0.3))
+    assert (result.status, result.state, after.value) == ("timeout", "kept", "1")
+
+
 def test_an_ignored_interrupt_ends_in_a_kill_with_the_output(run: Run, sandbox: Sandbox) -> None:
-    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('here')\nwhile True: pass"
+    stubborn = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nprint('here')\nwhile True: pass"
     started = time.monotonic()
     before, result, after = run(cells(sandbox, "x = 1", stubborn, "x", timeout_s=0.3))
     assert time.monotonic() - started < 0.3 + 1 + 1
@@ -367,6 +383,32 @@ def test_a_cancelled_call_leaves_a_session_that_restores(run: Run, sandbox: Sand
             assert (result.value, result.state) == ("1", "restored")
 
     run(play())
+
+
+def test_a_call_cancelled_while_its_session_is_restored(run: Run, sandbox: Sandbox, tmp_path: Path) -> None:
+    """Files are copied by a thread, which a cancelled call leaves running: the next call must not meet it in the folder."""
+    for number in range(20):
+        (tmp_path / f"{number}.bin").write_bytes(bytes([number]) * (1 << 20))
+    files = {path.name: path for path in sorted(tmp_path.iterdir())}
+
+    async def play() -> tuple[list[ExecResult], bool]:
+        async with await sandbox.session(files) as session:
+            pid = int((await session.run("import os; n = 40; os.getpid()")).value or 0)
+            results = []
+            for wait_s in (0, 0.001, 0.004, 0.01, 0.03):
+                os.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(0.05)
+                call = asyncio.create_task(session.run("1"))
+                await asyncio.sleep(wait_s)
+                call.cancel()
+                await asyncio.wait([call])
+                results.append(await session.run("n, sum(os.path.getsize(name) for name in os.listdir()) >> 20"))
+                pid = int((await session.run("os.getpid()")).value or 0)
+        return results, session.folder.exists()
+
+    results, left = run(play())
+    assert [result.value for result in results] == ["(40, 20)"] * 5
+    assert "lost" not in {result.state for result in results} and not left
 
 
 def test_a_blocked_event_loop_makes_no_timeouts(run: Run, sandbox: Sandbox) -> None:
@@ -510,6 +552,34 @@ def test_sessions_leave_nothing(run: Run, sandbox: Sandbox) -> None:
     assert not folder.exists() and processes_of(folder) == []
     left = {path.name for path in folder.parent.iterdir()}
     assert left <= {"zygote.log", "armed"}
+
+
+def test_a_session_given_up_while_it_starts_leaves_nothing(run: Run, sandbox: Sandbox, tmp_path: Path) -> None:
+    """Its process, and the thread that copies its files, may come after the removal of the folder."""
+    (tmp_path / "big.csv").write_bytes(bytes(16 << 20))
+
+    async def play() -> None:
+        zygote, *others = sandbox.pids()
+        assert others == []
+        for number in range(12):
+            starting = asyncio.create_task(
+                sandbox.session({"big.csv": tmp_path / "big.csv"} if number % 3 == 0 else {})
+            )
+            if number % 3 == 0:
+                await asyncio.sleep(0.002)  # the file is being copied
+            else:
+                os.kill(zygote, signal.SIGSTOP)
+                await asyncio.sleep(0.02)  # the order to fork waits for the zygote
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            os.kill(zygote, signal.SIGCONT)
+        await (await sandbox.session()).close()  # after all that came before
+
+    run(play())
+    folder = Path(os.readlink(f"/proc/{sandbox.pids()[0]}/cwd"))
+    assert wait_until(lambda: {path.name for path in folder.iterdir()} <= {"zygote.log"})
+    time.sleep(0.05)
+    assert {path.name for path in folder.iterdir()} <= {"zygote.log"}
 
 
 def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:

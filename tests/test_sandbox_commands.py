@@ -6,24 +6,46 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic.cli import main
 from agentic.sandbox import levels
 from agentic.sandbox_commands import memory_of, percentile
+
+pytest_plugins = ("shared_zygote",)
 
 ROOT = Path(__file__).resolve().parents[1]
 HIGHEST = levels.detect().level
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def agentic(*arguments: str, before: tuple[str, ...] = (), isolation: str | None = None) -> tuple[int, str, str]:
+Here = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture()
+def here(shared_zygote: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """The same as `agentic`, without a process of its own."""
+
+    def call(*arguments: str, isolation: str | None = None) -> tuple[int, str, str]:
+        monkeypatch.delenv(levels.VARIABLE, raising=False)
+        if isolation is not None:
+            monkeypatch.setenv(levels.VARIABLE, isolation)
+        code = main(list(arguments))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def agentic(*arguments: str, before: tuple[str, ...] = ()) -> tuple[int, str, str]:
     """Exit code, stdout, stderr of `agentic ARGUMENTS`; `before`: a program that runs it."""
     values = {name: value for name, value in os.environ.items() if name != levels.VARIABLE}
-    values |= {"PYTHONPATH": str(ROOT)} | ({levels.VARIABLE: isolation} if isolation else {})
+    values |= {"PYTHONPATH": str(ROOT)}
     command = [*before, sys.executable, "-m", "agentic.cli", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", env=values, timeout=120)
     return done.returncode, done.stdout, done.stderr
@@ -53,11 +75,11 @@ def test_doctor_tries_the_level_in_a_session(doctor: tuple[int, dict]) -> None:
     assert len(trial["refused"]) == int(HIGHEST[1]) and all(trial["refused"].values())
 
 
-def test_doctor_says_which_level_is_in_force_and_why() -> None:
-    code, out, _ = agentic("sandbox", "doctor", isolation="L0")
+def test_doctor_says_which_level_is_in_force_and_why(here: Here) -> None:
+    code, out, _ = here("sandbox", "doctor", isolation="L0")
     assert f"level     {HIGHEST}: " in out and "in force  L0 (AGENTIC_ISOLATION=L0)" in out
     assert code == (0 if HIGHEST >= "L2" else 1)
-    _, out, _ = agentic("sandbox", "doctor", isolation="L9")
+    _, out, _ = here("sandbox", "doctor", isolation="L9")
     assert "in force  none: unknown isolation level 'L9'" in out
 
 
@@ -96,8 +118,8 @@ def test_bench_measures_the_level_it_is_told() -> None:
     assert 0 < idle["private"] < used["private"] < used["proportional"]
 
 
-def test_bench_prints_a_table_at_the_level_in_force() -> None:
-    code, out, err = agentic("sandbox", "bench", "--sessions", "1")
+def test_bench_prints_a_table_at_the_level_in_force(here: Here) -> None:
+    code, out, err = here("sandbox", "bench", "--sessions", "1")
     if HIGHEST < "L2":
         assert code == 2 and "AGENTIC_ISOLATION" in err
         return
@@ -108,8 +130,8 @@ def test_bench_prints_a_table_at_the_level_in_force() -> None:
     assert all(line.endswith(" MB proportional") for line in lines[4:])
 
 
-def test_bench_refuses_what_it_cannot_do() -> None:
-    code, _, err = agentic("sandbox", "bench", "--sessions", "0")
+def test_bench_refuses_what_it_cannot_do(here: Here) -> None:
+    code, _, err = here("sandbox", "bench", "--sessions", "0")
     assert code == 2 and "--sessions 0: at least one session is needed" in err
     code, _, err = agentic("sandbox")
     assert code == 2 and "sandbox doctor, sandbox bench" in err

@@ -34,7 +34,7 @@ PLAIN = [
     ("frame['sales'].sum()", "6"),
     ("frame.to_csv('out.csv'); len(open('out.csv').read()) > 10", "True"),
     ("[t.start() for t in [threading.Thread(target=time.sleep, args=(60,), daemon=True) for _ in range(3)]]; n", "40"),
-    ("len([os.pipe() for _ in range(20)])", "20"),
+    ("len([os.pipe() for _ in range(8)])", "8"),  # left open; five times of them fit a session
 ]
 WILD = [
     ("1 / 0", {"error"}),
@@ -158,7 +158,7 @@ async def soak(count: int, seed: int, table: Path) -> Counter[str]:
                 await play.trajectory(number)
 
         await asyncio.gather(*(worker() for _ in range(min(CONCURRENCY, count))))
-        assert play.wrong == []
+        assert not play.wrong, "\n".join(play.wrong)
         assert play.finished == count
         deadline = time.monotonic() + 5 * SLOWDOWN
         while children(zygote) and time.monotonic() < deadline:

@@ -29,9 +29,10 @@ from agentic.model.chat import Renderer
 from agentic.records import Message
 from agentic.run_folder import open_run
 from agentic.train import attention
+from agentic.train.checkpoints import Checkpoints, read_seal, seal
+from agentic.train.corpus import load_corpus
 from agentic.train.packing import make_batches
-from agentic.train.runlog import newest_whole, read_seal, seal
-from agentic.train.sft import load_corpus, run
+from agentic.train.sft import run
 from agentic.train.trainer import with_layout
 
 
@@ -214,7 +215,7 @@ def test_interrupt_saves_and_says_how_to_go_on(config: SftConfig, capsys: pytest
     assert signal.getsignal(signal.SIGINT) is handler
     assert "--resume_from_checkpoint" in capsys.readouterr().out
     assert not (config.output_dir / "final").exists()
-    checkpoint, broken = newest_whole(config.output_dir)
+    checkpoint, broken = Checkpoints(config.output_dir).newest_whole()
     assert checkpoint is not None and not broken
     step = int(checkpoint.name.removeprefix("checkpoint-"))
     assert run(dataclasses.replace(config, resume_from_checkpoint=True, max_steps=step + 1)) == 0
@@ -249,7 +250,6 @@ def test_dry_run_counts_and_trains_nothing(
         ({"data_path": (Path("absent.jsonl"),)}, "absent.jsonl: No such file"),
         ({"resume_from_checkpoint": True}, "no whole checkpoint"),
         ({"lr_scheduler_type": "wavy"}, "choose one of"),
-        ({"dtype": "float16"}, "needs a GPU"),
         ({"max_length": 10}, "18 longer than 10 tokens"),
     ],
 )
@@ -348,11 +348,11 @@ def test_seal_sees_missing_and_cut_files(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "weights").write_bytes(b"x" * 100)
         seal(folder, step=step)
-    assert newest_whole(tmp_path) == (tmp_path / "checkpoint-10", [])
+    assert Checkpoints(tmp_path).newest_whole() == (tmp_path / "checkpoint-10", [])
     os.truncate(tmp_path / "checkpoint-10" / "weights", 50)
     (tmp_path / "checkpoint-2" / "weights").unlink()
     assert read_seal(tmp_path / "checkpoint-2") is None
-    assert newest_whole(tmp_path) == (
+    assert Checkpoints(tmp_path).newest_whole() == (
         tmp_path / "checkpoint-1",
         [tmp_path / "checkpoint-10", tmp_path / "checkpoint-2"],
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import hashlib
 import math
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -14,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -27,9 +30,11 @@ from agentic.data_analysis_env import Environment, EnvironmentLimits
 from agentic.errors import UserError
 from agentic.records import Action, DatabaseRef, Observation, ObservationStatus, TableRef, Task
 from agentic.sandbox import Sandbox
-from agentic.sandbox.sql import SqlError, connect, sql
-from agentic.tables.database import describe, hold_numbers, open_reader, quiet_file
+from agentic.sandbox.sql import connect, sql
+from agentic.sandbox.sql_source import SqlError, distinct
+from agentic.tables.database import describe, hold_numbers
 from agentic.tables.names import quote, quoted
+from agentic.tables.sqlite_file import open_reader, quiet_file
 from agentic.tools import sqltext
 from agentic.tools.parse import render_call
 
@@ -46,6 +51,10 @@ create view big as select id, cast("unit price" as real) as price from orders wh
 ENDLESS = "with recursive x(n) as (select 1 union all select n + 1 from x) select {} from x"
 
 
+pytest_plugins = ("shared_zygote",)
+pytestmark = pytest.mark.usefixtures("shared_zygote")
+
+
 @pytest.fixture(scope="module")
 def needs_duckdb() -> None:
     pytest.importorskip("duckdb")
@@ -60,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[asyncio.Runner, Sandbox]]:
+def running(shared_zygote: None) -> Iterator[tuple[asyncio.Runner, Sandbox]]:
     with asyncio.Runner() as runner:
         sandbox = Sandbox()
         runner.run(sandbox.__aenter__())
@@ -124,13 +133,19 @@ def test_a17_a_number_as_column_name(play: Callable[..., Any], cases_dir: Path) 
     given = over_tables("A17_odd_headers.csv", "df")
 
     async def use(environment: Environment) -> list[str]:
-        queries = ["select sum(2023) from df", 'select sum("2023"), max("say ""q""") from df', 'select "order" from df']
+        queries = [
+            "select sum(2023) from df",
+            'select sum("2023"), max("say ""q""") from df',
+            'select "order" from df',
+            "select order from df",
+        ]
         return [(await environment.step(query(text))).text for text in queries]
 
-    wrong, right, keyword = play(use, given, cases_dir / "files")
+    wrong, right, keyword, unquoted = play(use, given, cases_dir / "files")
     assert wrong.splitlines()[-1] == 'Hint: 2023 is the number 2023 here; the column is "2023", in double quotes'
     assert right.splitlines()[1:] == ["30 | q", "(1 row)"]
     assert keyword == "order\n1\n2\n(2 rows)"
+    assert unquoted.endswith('; quote the name: "order"')
 
 
 def test_a20_odd_database(play: Callable[..., Any], cases_dir: Path) -> None:
@@ -143,13 +158,15 @@ def test_a20_odd_database(play: Callable[..., Any], cases_dir: Path) -> None:
             'select max(cast("unit price" as real)) as top from "order"',
             'select * from "order" order by "select"',
             'select * from "v sales"',
+            "select * from order",
         ]
         return [await environment.step(query(text)) for text in queries]
 
-    text, top, rows, view = play(use, given, cases_dir / "files")
+    text, top, rows, view, unquoted = play(use, given, cases_dir / "files")
     hint = "Hint: \"unit price\" is text that holds numbers ('9' > '10'): use CAST(\"unit price\" AS REAL)"
     assert text.text == f'max("unit price")\n9\n(1 row)\n{hint}'
     assert top.text == "top\n100\n(1 row)"
+    assert unquoted.text == 'SqlError: near "order": syntax error; quote the name: "order"'
     assert rows.text.splitlines()[1] == "1 | 9 | ok | <blob of 3 bytes>"
     assert rows.text.splitlines()[5] == r"5 | 20 | caf\xe9 | NULL"
     assert view.status == ObservationStatus.OK and view.text.endswith("(5 rows)")
@@ -207,6 +224,10 @@ def test_answers(play: Callable[..., Any], text: str, said: str) -> None:
         ("select * from order_s", "no such table: order_s; the table is orders"),
         ("select * from weather", "the tables are: customers(id, city); orders(id, customer, "),
         ("select year(city) from customers", "this is SQLite"),
+        ("select unit price from orders", 'no such column: unit; quote the name: "unit price"'),
+        ("select group from orders", 'near "group": syntax error; quote the name: "group"'),
+        ("select id from orders where Unit Price > 9", 'near "Price": syntax error; quote the name: "unit price"'),
+        ("select * from pragma_table_info('orders')", "PRAGMA cannot be run: only SELECT is allowed; the tables are: "),
         ("select from where", "syntax error"),
         ("select 'open", "SqlError: "),
         ("select ?", "SqlError: "),
@@ -309,6 +330,149 @@ def test_cells_that_change_a_table_do_not_change_what_sql_sees(play: Callable[..
     assert play(use, over_tables()) == "city | 2023\nYork | 10\nBath | 20\n(2 rows)"
 
 
+# ------------------------------------------------------------------------------------------ odd databases
+
+
+def database(path: Path, script: str, **bytes_for: bytes) -> Path:
+    """`bytes_for`: what takes the place of a word in all of the schema, bytes that no statement could hold included."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(script + "; pragma writable_schema = on")
+        for word, data in bytes_for.items():
+            for column in ("name", "tbl_name", "sql"):
+                changed = f"cast(replace(cast({column} as blob), ?, ?) as text)"
+                connection.execute(f"update sqlite_master set {column} = {changed}", (word.encode(), data))
+    return path
+
+
+def test_names_that_are_no_utf8_are_spelled_anew(play: Callable[..., Any], tmp_path: Path) -> None:
+    script = """
+    create table t(a integer primary key, "ONE" text, TWO int unique); insert into t values (1, 'x', 2);
+    create table "BOX"(a); insert into "BOX" values (5);
+    create index "at ONE" on t("ONE"); create view "vONE" as select "ONE", TWO + 1 as "next ONE" from t
+    """
+    given = task(databases=[DatabaseRef(name="odd", path="odd.sqlite")])
+    database(tmp_path / "odd.sqlite", script, ONE=b"caf\xe9", TWO=b"\xb6\xa9_\xff", BOX="\u8ba2".encode() + b"\x81")
+    before = contents(tmp_path)
+    *_, t, box, view = re.split("\n(?=Table|View)", describe("odd", tmp_path / "odd.sqlite", 1600))
+    assert t == "Table t: 1 row\na (integer): 1\ncaf_xe9 (text): x\n_xb6_xa9__xff (int): 2"
+    assert box == "Table \u8ba2_x81: 1 row\na (number): 5"
+    assert view.startswith('View vcaf_xe9: 1 row\ncaf_xe9 (text): x\n"next caf_xe9" (')
+
+    async def use(environment: Environment) -> list[str]:
+        queries = ['select caf_xe9, "_xb6_xa9__xff" from t', "select * from \u8ba2_x81", "select * from vcaf_xe9"]
+        return [(await environment.step(query(text))).text for text in queries]
+
+    assert play(use, given, tmp_path) == [
+        "caf_xe9 | _xb6_xa9__xff\nx | 2\n(1 row)",
+        "a\n5\n(1 row)",
+        "caf_xe9 | next caf_xe9\nx | 3\n(1 row)",
+    ]
+    assert contents(tmp_path) == before
+
+
+def test_names_that_would_become_the_same_are_refused(tmp_path: Path) -> None:
+    file = database(tmp_path / "odd.sqlite", "create table t(ONE, a_xe9)", ONE=b"a\xe9")
+    with pytest.raises(UserError, match=r"cannot be copied .malformed database schema .t. - duplicate column"):
+        describe("odd", file, 1600)
+
+
+def test_a_name_that_a_cell_made_unreadable_is_an_answer(folder: Path) -> None:
+    file = database(folder / "shop.sqlite", "create table odd(a, ONE)", ONE=b"caf\xe9")
+    run = connect({"shop": str(file)}, {}, 5.0)
+    with pytest.raises(SqlError, match="is not UTF-8; select only the columns you need, by name"):
+        run("select * from odd")
+    with pytest.raises(SqlError, match="no such column: b"):
+        run("select b from odd")
+    assert run("select a from odd").empty and len(run("select * from customers")) == 3
+
+
+VIRTUAL = """
+create virtual table docs using fts5(title, body);
+insert into docs values ('a cat', 'the cat sat'), ('dog', 'a dog ran');
+create virtual table old using fts4(title, "long text"); insert into old values ('a cat', 'the cat sat');
+create virtual table boxes using rtree(id, x0, x1, +name); insert into boxes values (1, 0, 1, 'n'), (2, 5, 6, 'm');
+create virtual table words using fts5vocab(docs, 'row');
+create view cats as select title from docs where docs match 'cat'; create table notes(tags)
+"""
+
+
+def test_virtual_tables_that_are_built_in_are_read(play: Callable[..., Any], tmp_path: Path) -> None:
+    probe = sqlite3.connect(":memory:")
+    if not {"fts4", "fts5", "rtree"} <= {row[0] for row in probe.execute("pragma module_list")}:
+        pytest.skip("this sqlite is built without them")
+    database(tmp_path / "text.sqlite", VIRTUAL + '; insert into notes values (\'["a", "b"]\')')
+    before = contents(tmp_path)
+    shown = describe("text", tmp_path / "text.sqlite", 1600)
+    assert (
+        "Table docs: 2 rows\ntitle (text): a cat, dog\nbody (text): the cat sat, a dog ran\nTable old: 1 row" in shown
+    )
+    assert "Table boxes: 2 rows\nid" in shown and "View cats: 1 row\ntitle" in shown
+    assert (
+        shown.startswith("Database text: SQLite, 6 tables and views") and "docs_" not in shown and "_node" not in shown
+    )
+    given = task(databases=[DatabaseRef(name="text", path="text.sqlite")])
+    answers = {
+        "select highlight(docs, 0, '<', '>') as t from docs where docs match 'cat' order by rank": "t\na <cat>\n(1 row)",
+        "select snippet(old) as s from old where old match 'sat'": "s\nthe cat <b>sat</b>\n(1 row)",
+        "select name from boxes where x0 > 2": "name\nm\n(1 row)",
+        "select term from words limit 1": "term\na\n(1 row)",
+        "select * from cats": "title\na cat\n(1 row)",
+        "select j.value from notes, json_each(tags) as j": "value\na\nb\n(2 rows)",
+    }
+    refused = [
+        "select optimize(old) from old",
+        "select * from nosuch",
+        "with x as (select 1) insert into docs values ('x', 'y')",
+        "with x as (select 1) delete from boxes",
+        "with x as (select 1) delete from docs_content",
+    ]
+
+    async def use(environment: Environment) -> tuple[dict[str, str], list[Observation]]:
+        read = {text: (await environment.step(query(text))).text for text in answers}
+        return read, [await environment.step(query(text)) for text in refused]
+
+    read, errors = play(use, given, tmp_path)
+    assert read == answers
+    for observation in errors:
+        assert observation.status == ObservationStatus.ERROR and observation.data["files_changed"] == []
+    assert "the tables are: docs(title, body); old(title, " in errors[1].text
+    assert contents(tmp_path) == before
+
+
+def test_a_virtual_table_of_an_unknown_module_leaves_the_rest_readable(folder: Path) -> None:
+    file = folder / "shop.sqlite"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("pragma writable_schema = on")
+        row = "('table', 'spy', 'spy', 0, 'CREATE VIRTUAL TABLE spy USING csv(filename=''/etc/passwd'')')"
+        connection.execute(f"insert into sqlite_master values {row}")
+        connection.commit()
+    shown = describe("shop", file, 1600)
+    assert "Table spy: cannot be read (no such module: csv)" in shown and "Table customers: 3 rows" in shown
+
+
+def test_views_that_take_forever_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each joins the one before with itself: preparing the last one doubles with every further one."""
+    views = "; ".join(f"create view v{n} as select x.a from v{n - 1} x, v{n - 1} y limit 5" for n in range(1, 40))
+    file = database(tmp_path / "bomb.sqlite", f"create table t(a); create view v0 as select a from t limit 5; {views}")
+    monkeypatch.setattr("agentic.tables.database._CHILD_S", 2)
+    started = time.monotonic()
+    with pytest.raises(UserError, match=r"bomb.sqlite: its views and virtual tables take more than 2 s or 1024 MiB"):
+        describe("bomb", file, 16000)
+    assert time.monotonic() - started < 10
+
+
+def test_the_description_takes_little_memory_for_long_values(tmp_path: Path) -> None:
+    script = "create table big(id, pic); insert into big values (1, 'x'), (2, zeroblob(20000000)), (3, null);"
+    views = "create view huge as select zeroblob(60000000) as a, hex(zeroblob(30000000)) as b"
+    many = (
+        "; create table many(pic, g as (zeroblob(900000))); insert into many select 1 from big a, big b, big c, big d"
+    )
+    shown = describe("big", database(tmp_path / "big.sqlite", script + views + many), 1600)
+    assert "Table big: 3 rows\nid (number): 1, 2\npic (text): x, <blob of 20000000 bytes>\n" in shown
+    assert "View huge: 1 row\na (any type)\nb (any type)" in shown
+    assert "Table many: 81 rows\npic (number): 1\ng (blob): <blob of 900000 bytes>" in shown
+
+
 # ------------------------------------------------------------------------------------------ hostile SQL
 
 WRITES = [
@@ -407,6 +571,11 @@ DUCKDB_HOSTILE = [
     "explain analyze with x as (select 1) delete from sales",
     "explain copy sales to 'x.csv'",
     "call pragma_version()",
+    "with x as (copy (select 1) to 'x.csv') select 1",
+    "with x as materialized (delete from sales returning *) select * from x",
+    "select * from query('copy (select 1) to ''x.csv''')",
+    "select * from read_duckdb('/etc/passwd')",
+    "select * from enable_logging('x')",
     "select 1; drop view sales",
     "prepare x as select 1",
 ]
@@ -589,6 +758,75 @@ def test_a_copy_taken_while_another_program_writes_is_consistent(tmp_path: Path,
     assert len(states) > 5, "the writer did not write meanwhile"
 
 
+def test_a_journal_cannot_have_another_file_deleted(folder: Path) -> None:
+    """A rollback journal may end in the name of a file that sqlite removes afterwards: its own, it hopes."""
+    victim = folder / "precious.txt"
+    victim.write_text("precious\n")
+    with closing(sqlite3.connect(folder / "shop.sqlite")) as connection:
+        connection.execute("create table filler(a)")
+        connection.executemany("insert into filler values (?)", [("x" * 3000,) for _ in range(100)])
+        connection.commit()
+        connection.execute("pragma cache_size = 1")
+        connection.execute("update filler set a = 'y' || a")
+        for end in ("", "-journal"):
+            shutil.copy(folder / f"shop.sqlite{end}", folder / f"bad.sqlite{end}")
+    name = os.fsencode(victim)
+    end = len(name).to_bytes(4, "big") + sum(name).to_bytes(4, "big") + bytes.fromhex("d9d505f920a163d7")
+    with (folder / "bad.sqlite-journal").open("ab") as journal:
+        journal.write(((1 << 30) // 4096 + 1).to_bytes(4, "big") + name + end)
+    before = contents(folder)
+    with pytest.raises(UserError, match="journal: belongs to an unfinished transaction over several databases"):
+        describe("bad", folder / "bad.sqlite", 1600)
+    assert contents(folder) == before
+    for end in ("", "-journal"):
+        shutil.copy(folder / f"bad.sqlite{end}", folder / f"ended.sqlite{end}")
+    with (folder / "ended.sqlite-journal").open("r+b") as journal:
+        journal.write(bytes(28))  # the header of a journal that is kept for the next transaction
+    assert "Table customers: 3 rows" in describe("ended", folder / "ended.sqlite", 1600) and victim.exists()
+    with closing(sqlite3.connect(folder / "bad.sqlite")) as connection:
+        connection.execute("select * from filler").fetchall()
+    assert not victim.exists(), "plain sqlite no longer does it; this test shows nothing"
+
+
+def test_a_database_that_is_too_large_is_refused_before_it_is_copied(
+    play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    os.truncate(folder / "shop.sqlite", 300 << 20)  # a hole: takes no room
+    copied: list[object] = []
+    monkeypatch.setattr("shutil.copyfileobj", lambda *files: copied.append(files))
+    with pytest.raises(
+        UserError, match="its databases take 300 MiB and a session copies them, but its folder holds 256"
+    ):
+        play(query("select 1"))
+    assert copied == [] and list(temporary.iterdir()) == []
+
+
+def test_a_disk_without_room_for_the_copy_is_said(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=5))
+    os.truncate(folder / "shop.sqlite", 3 << 20)
+    with pytest.raises(UserError, match=r"a copy of it takes 3 MiB, but .* has 0 left; .* set TMPDIR to a larger disk"):
+        describe("shop", folder / "shop.sqlite", 1600)
+
+
+def test_a_file_is_looked_at_anew_when_it_has_changed(folder: Path) -> None:
+    file = folder / "shop.sqlite"
+    assert "customers: 3 rows" in describe("shop", file, 1600)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("insert into customers values (4, 'Rome')")
+        connection.commit()
+    assert "customers: 4 rows" in describe("shop", file, 1600)
+    file.write_text("city\nYork\n")
+    with pytest.raises(UserError, match="is no SQLite database"):
+        describe("shop", file, 1600)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(UserError, match="no such file"):
+        describe("shop", file, 1600)
+
+
 def test_copies_are_gone_after_the_episode(
     play: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -761,6 +999,79 @@ def test_duckdb_columns_of_every_kind() -> None:
         sql("select cast(mixed as int) from t")
 
 
+@pytest.mark.usefixtures("needs_duckdb")
+def test_a_frame_that_duckdb_does_not_take_spoils_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = pd.DataFrame(
+        {
+            "month": pd.period_range("2020-01", periods=3, freq="M"),
+            "wave": [1 + 2j, 3, 0],
+            "span": pd.interval_range(0, 3),
+            "lasts": pd.to_timedelta([1, 2, 3], unit="D"),
+            "kind": pd.Categorical(["x", "y", None]),
+            "part": pd.cut([1, 2, 3], 2),
+            "mixed": pd.Series([1, "x", [1]], dtype=object),
+            "half": pd.Series(["\ud83d", None, "z"], dtype=object),
+            "day": pd.Series([datetime.date(2024, 3, 1), None, datetime.date(2023, 1, 31)], dtype=object),
+            "number": [1, 2, 3],
+        }
+    )
+    twice = pd.DataFrame([[1, 2, 3, 4]], columns=pd.Index(["City", "city", 0, ""], dtype=object))
+    frames = {"odd": odd, "none": pd.DataFrame(index=range(3)), "good": pd.DataFrame({"a": [1, 2]}), "twice": twice}
+    run = connect({}, {**frames, "Same": frames["good"], "same": frames["good"]}, 20.0)
+    assert run("select sum(a) as s from good")["s"].tolist() == [3]
+    assert capsys.readouterr().out == ""
+    found = run(
+        "select month, wave, span, kind, part, mixed, half, year(day) as y, sum(number) over () as n, lasts from odd"
+    )
+    assert capsys.readouterr().out == (
+        "Hint: in SQL these columns of odd are text: mixed (mixed values), month (period[M]), wave (complex128), "
+        "span (interval[int64, right]), part (category)\n"
+    )
+    first, second, third = found.values.tolist()
+    assert first == [
+        *("2020-01", "(1+2j)", "(0, 1]", "x", "(0.998, 2.0]", "1", r"\ud83d", 2024, 6, datetime.timedelta(days=1))
+    ]
+    assert second[3:6] == ["y", "(0.998, 2.0]", "x"] and third[5] == "[1]" and pd.isna(third[3])
+    assert run('select "City" as a, city_2 as b, "0" as c, column4 as d from twice').values.tolist() == [[1, 2, 3, 4]]
+    assert run('select max("0") as m from twice')["m"].tolist() == [3]
+    for name, said in {"none": "it has no columns.; use Python on none", "SAME": "cannot tell Same from same"}.items():
+        with pytest.raises(SqlError, match=said):
+            run(f"select * from {name}")
+
+
+@pytest.mark.usefixtures("needs_duckdb")
+def test_a_name_without_its_quotes_is_said_of_tables_too() -> None:
+    run = connect({}, {"order": pd.DataFrame({"unit-price": [1], "group": [2]})}, 5.0)
+    for text, name in {
+        "select * from order": '"order"',
+        'select unit-price from "order"': '"unit-price"',
+        'select group from "order"': '"group"',
+        'select 1 from "order" order by group': '"group"',
+    }.items():
+        with pytest.raises(SqlError, match=f"; quote the name: {name}$"):
+            run(text)
+    with pytest.raises(SqlError) as error:
+        run('select * from "order" where order by 1 + ')
+    assert "group" not in str(error.value)
+
+
+def test_many_columns_of_one_name_are_told_apart_in_time(folder: Path) -> None:
+    started = time.monotonic()
+    frame = connect({"shop": str(folder / "shop.sqlite")}, {}, 5.0)("select " + ", ".join(["1 as a"] * 2000))
+    assert frame.columns[[0, 1, 1999]].tolist() == ["a", "a_2", "a_2000"] and frame.columns.is_unique
+    assert time.monotonic() - started < 5
+
+
+@given(st.lists(st.sampled_from(["a", "A", "a_2", "A_2", "a_2_2", "b"]), max_size=8))
+def test_titles_become_different(titles: list[str]) -> None:
+    for key in (str, str.lower):
+        names = distinct(titles, key)
+        assert len({key(name) for name in names}) == len(names) == len(titles)
+        assert all(name == title or name.startswith(f"{title}_") for name, title in zip(names, titles, strict=True))
+        first_of = {key(title): position for position, title in reversed(list(enumerate(titles)))}
+        assert all(names[position] == titles[position] for position in first_of.values())
+
+
 def test_large_integers_beside_missing_ones_are_exact(folder: Path) -> None:
     connect({"shop": str(folder / "shop.sqlite")}, {}, 5.0)
     assert sql("values (9007199254740993), (null)")["column1"].tolist() == [9007199254740993, None]
@@ -775,6 +1086,82 @@ def test_whatever_stands_in_texts_and_comments_is_no_statement(text: str, commen
     with closing(sqlite3.connect(":memory:")) as connection:
         found = connection.execute(sqltext.without_double_quotes(statement))
         assert found.fetchone() == (text,)
+
+
+_pieces = st.lists(
+    st.sampled_from(
+        [
+            *"a 1;'\"`[]()$.\\-*/\n",
+            "--",
+            "/*",
+            "*/",
+            "''",
+            '""',
+            "$$",
+            "$t$",
+            "$1",
+            "a$$",
+            "E'",
+            "select ",
+            ";;",
+            "\r",
+            " as ",
+        ]
+    ),
+    max_size=14,
+).map("".join)
+
+
+@settings(max_examples=300)
+@given(_pieces)
+def test_sqlite_sees_the_end_of_a_statement_at_the_same_place(text: str) -> None:
+    """sqlite3.complete_statement: a semicolon that is no part of a text, name or comment ends the text."""
+    closed = text + "\n*/"  # a comment that is not closed is none to complete_statement; to the engine it is one
+    found = sqltext.tokens(closed)
+    assert (bool(found) and found[-1].text == ";") == sqlite3.complete_statement(closed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(_pieces)
+def test_duckdb_sees_as_many_statements(text: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    written = f"select {text}"
+    try:
+        count = len(duckdb.extract_statements(written))
+    except (duckdb.Error, RuntimeError):
+        return  # no SQL
+    try:
+        sqltext.one_query(written, "duckdb")
+    except sqltext.StatementError as error:
+        assert count > 1, error
+    else:
+        assert count == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "ok"),
+    [
+        ("select $$a; b$$ as x", "duckdb", True),
+        ("select $t$ a; $$ ' $t$ as x;", "duckdb", True),
+        ("select $t$ a $T$; select 1 $t$ as x", "duckdb", True),
+        ("select e'it\\'s; ' as x", "duckdb", True),
+        ("select a$$b; select c$$d", "duckdb", False),
+        ("select 1 /* a /* b; */ ; */", "duckdb", True),
+        ("select 1 /* a /* b; */ ; */", "sqlite", False),
+        ("select ['a;]', 'b'];", "duckdb", True),
+        (r"select E'it\'s; ' as x", "duckdb", True),
+        (r"select 'it\'; select 1", "duckdb", False),
+        ("select 1 -- a\r; select 2", "duckdb", False),
+        ("select [a; b from t", "sqlite", True),
+        ("select $a; select $b", "sqlite", False),
+    ],
+)
+def test_where_a_statement_ends(text: str, dialect: sqltext.Dialect, ok: bool) -> None:
+    if ok:
+        assert sqltext.one_query(text, dialect) == text.rstrip(";")
+    else:
+        with pytest.raises(sqltext.StatementError, match="more than one statement"):
+            sqltext.one_query(text, dialect)
 
 
 @given(_name)

@@ -28,7 +28,8 @@ from agentic.tasks.validate import check_problem, wrong_answers
 from agentic.tasks.world import World
 from agentic.tools.retriever import Retriever
 
-pytest_plugins = ("built",)
+pytest_plugins = ("built", "shared_zygote")
+pytestmark = pytest.mark.usefixtures("shared_zygote")
 
 Rows = list[dict[str, str]]
 SIZES = {"train": 12, "dev": 4, "test": 8, "test_unseen": 8, "general": 16}

@@ -7,7 +7,7 @@ This package imports nothing heavy: it is read for `--help`.
 from __future__ import annotations
 
 from agentic.config.data import BuildConfig, CardConfig, DataCheckConfig, DatasetConfig, QuestionsConfig, ValidateConfig
-from agentic.config.evaluate import EvalConfig
+from agentic.config.evaluate import EvalConfig, PlotConfig
 from agentic.config.start import (
     DoctorConfig,
     ModelsCreateConfig,
@@ -32,6 +32,7 @@ __all__ = [
     "ModelsCreateConfig",
     "ModelsExportConfig",
     "ModelsFetchConfig",
+    "PlotConfig",
     "QuestionsConfig",
     "QuickstartConfig",
     "SandboxBenchConfig",

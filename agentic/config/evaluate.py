@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from tyro.conf import Positional
+
+from agentic.config.checks import check_files
+from agentic.errors import UserError
+
 
 @dataclass(frozen=True)
 class EvalConfig:
@@ -43,6 +48,16 @@ class EvalConfig:
     """Also write the metrics to this file."""
     bad_cases_output: Path | None = None
     """Also write the bad cases to this file."""
+    reward: Literal["ops", "paper"] = "ops"
+    """Reward of a trajectory: ops adds up weighted parts; paper is 1 to 0.5 by length if right, 0 if wrong, -0.1 if malformed."""
+    judge_base_url: str | None = None
+    """Base URL of an OpenAI-compatible server that judges free-text answers (key: AGENTIC_JUDGE_API_KEY, else the endpoint's)."""
+    judge_model: str = "default"
+    """Model name sent to the judge."""
+    judge_tolerance: float = 0.03
+    """Relative tolerance of numbers inside free text, told to the judge."""
+    judge_timeout_s: float = 60.0
+    """Seconds one judgement may take. Without a judgement an answer is unjudged, never wrong."""
     card: str | None = None
     """Add the success rate, under this name, to the model card of the evaluated folder (--model)."""
     limit: int | None = None
@@ -59,3 +74,26 @@ class EvalConfig:
     """Seconds a trajectory may take before it closes as `deadline`."""
     seed: int = 0
     """Seed of sampling and of the bootstrap."""
+
+
+@dataclass(frozen=True)
+class PlotConfig:
+    """Draw what training runs logged (metrics.jsonl) as PNG files: reward, success, parts, gamma, lengths, times, loss."""
+
+    runs: Positional[tuple[Path, ...]]
+    """One or more run folders. They are drawn over one another; runs of one name as their mean and range."""
+    names: tuple[str, ...] = ()
+    """Name of each run, in order (default: its folder's, without an ending such as -seed1)."""
+    output_dir: Path | None = None
+    """Folder of the PNG files (default: plots/ in the run folder, or in the working folder for several runs)."""
+    x: str = "step"
+    """What is logged under this key runs along the x axis: step, elapsed_s, trained_tokens, ..."""
+    smooth: int = 1
+    """Draw the mean of this many rows, centred, over the values themselves."""
+
+    def __post_init__(self) -> None:
+        check_files(self.runs)
+        if self.names and len(self.names) != len(self.runs):
+            raise UserError(f"--names has {len(self.names)} names for {len(self.runs)} runs; give one for each run")
+        if self.smooth < 1:
+            raise UserError(f"--smooth must be at least 1, not {self.smooth}")

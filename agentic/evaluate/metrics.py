@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from agentic.errors import UserError
 from agentic.records import ObservationStatus, Record, StopReason, Task, Trajectory, Verdict
-from agentic.reward.trajectory import attempts, score_trajectory
+from agentic.reward.judge import Judge
+from agentic.reward.trajectory import Preset, attempts, score_trajectory
 
 METRICS = (
     "task_success",
@@ -29,7 +30,7 @@ COST_METRICS = ("invalid_action_rate", "avg_turns")
 
 ANSWER_METRICS = ("task_success", "answer_score")
 MIN_CLUSTERS = 10
-Failure = Literal["right", "wrong_answer", "model", "tool", "sandbox", "harness", "missing"]
+Failure = Literal["right", "wrong_answer", "unjudged", "model", "tool", "sandbox", "harness", "missing"]
 Floats = NDArray[np.float64]
 
 
@@ -56,12 +57,18 @@ class Summary(Record):
     missing: list[str]
     """Ids of tasks with fewer trajectories than `samples`; what is missing counts as failed."""
     metrics: dict[str, Estimate]
-    """By name of METRICS; only task_success and answer_score where no trajectory has turns."""
+    """By name of METRICS; only task_success and answer_score where no trajectory has turns, without them where no answer
+    was judged."""
     clustering: str
     """What was resampled for the intervals."""
     stop_reasons: dict[str, int]
     failures: dict[str, int]
-    """Trajectories by kind: right, wrong_answer; without an answer by whose error: model, tool, sandbox, harness."""
+    """Trajectories by kind: right, wrong_answer, unjudged; without an answer by whose error: model, tool, sandbox, harness."""
+    unjudged: int = 0
+    """Free-text answers without a judgement. task_success and answer_score leave them out."""
+    reward_preset: Preset = "ops"
+    reward: float | None = None
+    """Mean reward of the trajectories that were judged; None where no trajectory has turns."""
     categories: dict[str, CategorySummary]
     tokens_per_trajectory: float
     """Generated tokens."""
@@ -73,9 +80,15 @@ class Summary(Record):
 
 
 def summarise(
-    tasks: Sequence[Task], trajectories: Sequence[Trajectory], *, seed: int = 0, resamples: int = 2000
+    tasks: Sequence[Task],
+    trajectories: Sequence[Trajectory],
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+    preset: Preset = "ops",
+    judge: Judge | None = None,
 ) -> Summary:
-    """Score every trajectory against its task and summarise. Same seed, same intervals.
+    """Score every trajectory against its task and summarise. Same seed, same intervals. Free text needs a `judge`.
 
     Raises UserError for no tasks, for a trajectory of an unknown task, and for two with one task and sample.
     """
@@ -86,15 +99,21 @@ def summarise(
     values: Floats = np.zeros((len(tasks), len(METRICS)))
     weights: Floats = np.ones((len(tasks), len(METRICS)))
     failures: Counter[str] = Counter()
+    rewards: list[float] = []
     for row, task in enumerate(tasks):
         group = by_task[task.id]
+        judged = samples  # missing ones count as failed, unjudged ones do not
         for trajectory in group:
-            _, parts, verdict = score_trajectory(task, trajectory)
+            reward, parts, verdict = score_trajectory(task, trajectory, preset, judge)
             values[row] += [parts[name] for name in METRICS]
             failures[failure_kind(trajectory, verdict)] += 1
+            if verdict.unjudged:
+                judged -= 1
+            else:
+                rewards.append(reward)
         failures["missing"] += samples - len(group)
         for column, name in enumerate(METRICS):
-            count = len(group) if name in COST_METRICS else samples
+            count = len(group) if name in COST_METRICS else judged if name in ANSWER_METRICS else samples
             values[row, column] /= max(1, count)
             weights[row, column] = 1.0 if count else 0.0
 
@@ -108,10 +127,13 @@ def summarise(
         trajectories=len(trajectories),
         samples=samples,
         missing=[task.id for task in tasks if len(by_task[task.id]) < samples],
-        metrics={name: estimates[METRICS.index(name)] for name in shown},
+        metrics={name: estimates[METRICS.index(name)] for name in shown if weights[:, METRICS.index(name)].any()},
         clustering=clustering,
         stop_reasons=dict(sorted(Counter(str(t.stop_reason) for t in trajectories).items())),
         failures={kind: failures[kind] for kind in Failure.__args__ if failures[kind]},  # type: ignore[attr-defined]
+        unjudged=failures["unjudged"],
+        reward_preset=preset,
+        reward=sum(rewards) / len(rewards) if rewards and with_turns else None,
         categories=_categories(tasks, values, weights, seed, resamples),
         tokens_per_trajectory=sum(turn.generated_tokens for t in trajectories for turn in t.turns) / count,
         wall_s_per_trajectory=sum(t.wall_ms for t in trajectories) / 1000 / count,
@@ -120,6 +142,8 @@ def summarise(
 
 def failure_kind(trajectory: Trajectory, verdict: Verdict) -> Failure:
     """Whose error it was. An answer that was given and is wrong is the model's answer, whatever went before."""
+    if verdict.unjudged:
+        return "unjudged"
     if verdict.correct:
         return "right"
     if trajectory.stop_reason == StopReason.SANDBOX_LOST:
@@ -213,4 +237,5 @@ def _categories(
             task_success=_estimates(values[members, :1], weights[members, :1], members, seed, resamples)[0],
         )
         for name, members in sorted(rows.items())
+        if weights[members, 0].any()
     }

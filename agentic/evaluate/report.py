@@ -11,6 +11,7 @@ from rich.table import Table
 
 from agentic.evaluate.metrics import METRICS, Estimate, Summary, failure_kind
 from agentic.records import Task, Trajectory
+from agentic.reward.judge import Judge
 from agentic.reward.trajectory import score_trajectory
 
 
@@ -25,6 +26,9 @@ def print_table(columns: Mapping[str, Summary], console: Console) -> None:
         table.add_row(metric, *(shown(summary.metrics.get(metric)) for summary in summaries))
     table.add_section()
     table.add_row("tasks x samples", *(f"{s.tasks} x {s.samples}" for s in summaries))
+    for preset in dict.fromkeys(summary.reward_preset for summary in summaries if summary.reward is not None):
+        rewards = (s.reward if s.reward_preset == preset else None for s in summaries)
+        table.add_row(f"reward ({preset})", *("-" if reward is None else f"{reward:.3f}" for reward in rewards))
     table.add_row("tokens a trajectory", *(f"{s.tokens_per_trajectory:.0f}" for s in summaries))
     table.add_row("seconds a trajectory", *(f"{s.wall_s_per_trajectory:.2f}" for s in summaries))
     for kind in dict.fromkeys(kind for summary in summaries for kind in summary.failures):
@@ -38,6 +42,9 @@ def print_table(columns: Mapping[str, Summary], console: Console) -> None:
     console.print(table)
     for name, summary in columns.items():
         console.print(f"{escape(name)}: 95 % intervals over {escape(summary.clustering)}", style="dim", highlight=False)
+        if summary.unjudged:
+            said = f"{summary.unjudged} free-text answers are unjudged; task_success and answer_score leave them out"
+            console.print(f"{escape(name)}: {said}", highlight=False)
         if summary.missing:
             ids = ", ".join(summary.missing[:5]) + (", ..." if len(summary.missing) > 5 else "")
             console.print(
@@ -55,8 +62,10 @@ def shown(estimate: Estimate | None) -> str:
     return escape(f"{estimate.mean:.3f} [{estimate.low:.2f}, {estimate.high:.2f}]{mark}")
 
 
-def bad_cases(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    """Everything that is not right, in task order, missing trajectories included (failure "missing")."""
+def bad_cases(
+    tasks: Sequence[Task], trajectories: Sequence[Trajectory], judge: Judge | None = None
+) -> list[dict[str, Any]]:
+    """Everything that is not right, in task order: also missing trajectories and unjudged answers, which `failure` names."""
     by_task: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         by_task.setdefault(trajectory.task_id, []).append(trajectory)
@@ -67,7 +76,7 @@ def bad_cases(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> list
         if task.id not in by_task:
             rows.append({**base, "answer": None, "reason": "no trajectory", "failure": "missing", "turns": []})
         for trajectory in by_task.get(task.id, []):
-            _, _, verdict = score_trajectory(task, trajectory)
+            _, _, verdict = score_trajectory(task, trajectory, judge=judge)
             if verdict.correct:
                 continue
             rows.append(

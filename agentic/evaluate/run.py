@@ -16,15 +16,19 @@ from agentic import jsonl
 from agentic.config import EvalConfig
 from agentic.data_analysis_env import task_tools
 from agentic.errors import UserError
+from agentic.evaluate.judging import judge_answers
 from agentic.evaluate.metrics import Summary, summarise
 from agentic.evaluate.predictions import read_predictions
 from agentic.evaluate.report import bad_cases, print_table
 from agentic.model import fetch
 from agentic.model.card import read_facts, write_card
 from agentic.policy.base import Policy
+from agentic.policy.endpoint import check_url
 from agentic.policy.load import load_policy
 from agentic.policy.replay import ReplayPolicy
 from agentic.records import StopReason, Task, Trajectory
+from agentic.reward.judge import Judge
+from agentic.reward.trajectory import record_score
 from agentic.rollout import RolloutLimits, run_episodes
 from agentic.run_folder import only_writer, open_run, write_json
 from agentic.sandbox import Sandbox
@@ -55,6 +59,10 @@ def _check_options(config: EvalConfig) -> None:
         raise UserError("--card needs --model: the score is written into that folder's card")
     if config.deadline_s <= 0 or config.temperature < 0:
         raise UserError("--deadline_s must be above 0 and --temperature not below 0")
+    if config.judge_base_url is not None:
+        check_url(config.judge_base_url)  # before the hours of the run, not after
+    if config.judge_timeout_s <= 0 or not 0 <= config.judge_tolerance < 1:
+        raise UserError("--judge_timeout_s must be above 0 and --judge_tolerance from 0 to below 1 (0.03 is 3 %)")
 
 
 def _check_tasks(path: Path, tasks: list[Task]) -> None:
@@ -94,10 +102,7 @@ def _finished(path: Path) -> dict[tuple[str, int], Trajectory]:
     if not path.exists():
         return {}
     # A run killed while writing leaves half a line at the end: that episode is run again.
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)
+    jsonl.drop_half_line(path)
     failed = {StopReason.POLICY_ERROR, StopReason.SANDBOX_LOST}
     return {(t.task_id, t.sample): t for t in jsonl.read(path, Trajectory) if t.stop_reason not in failed}
 
@@ -108,6 +113,9 @@ async def _run(config: EvalConfig, tasks: list[Task], path: Path) -> list[Trajec
     by_id = {task.id: task for task in tasks}
     wanted = [(task.id, sample) for sample in range(config.samples) for task in tasks]
     done = _finished(path)
+    for trajectory in done.values():
+        if trajectory.task_id in by_id:
+            record_score(by_id[trajectory.task_id], trajectory, config.reward)  # the preset may be another one now
     # Rewritten, so that a file never holds two lines for one episode. What a smaller --limit leaves out stays.
     jsonl.write(path, done.values())
     left = [key for key in wanted if key not in done]
@@ -132,6 +140,7 @@ async def _run(config: EvalConfig, tasks: list[Task], path: Path) -> list[Trajec
         deadline_s=config.deadline_s,
         concurrency=config.batch_size,
         dialect=config.dialect,
+        reward=config.reward,
     )
 
     def source() -> Iterator[tuple[Task, Path, int]]:
@@ -158,16 +167,19 @@ class _Progress:
     def __init__(self, wanted: int, earlier: list[Trajectory]) -> None:
         self._wanted, self._earlier, self._count = wanted, len(earlier), 0
         self._right = sum(trajectory.parts.get("task_success", 0.0) for trajectory in earlier)
+        self._unjudged = sum(trajectory.reward is None for trajectory in earlier)
         self._started = time.monotonic()
 
     def __call__(self, trajectory: Trajectory) -> None:
         self._count += 1
         self._right += trajectory.parts.get("task_success", 0.0)
+        self._unjudged += trajectory.reward is None
         done = self._earlier + self._count
         left = self._wanted - done
         if self._count % max(1, (self._wanted - self._earlier) // 20) == 0 or left == 0:
             rate = self._count / max(time.monotonic() - self._started, 1e-6)
-            success = f"success {self._right / done:.3f}"
+            judged = done - self._unjudged
+            success = f"success {self._right / judged:.3f}" if judged else "not judged yet"
             print(f"{done}/{self._wanted} {success} {rate:.2f}/s, {left / rate:.0f} s left", flush=True)
 
 
@@ -181,7 +193,8 @@ def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]
     tasks = known[: config.limit]
     # Trajectories of other questions under the same ids must not pass for finished.
     facts = {"data_sha256": hashlib.sha256(config.data.read_bytes()).hexdigest()}
-    may_change = {"card", "limit", "batch_size", "deadline_s", "output", "json_output", "bad_cases_output"}
+    may_change = {"card", "limit", "batch_size", "deadline_s", "output", "json_output", "bad_cases_output", "reward"}
+    may_change |= {"judge_base_url", "judge_model", "judge_tolerance", "judge_timeout_s"}  # in each judgement's key
     path = config.output_dir / "trajectories.jsonl"
     if config.pred is not None:
         # All ids of the file are known ones, also those beyond --limit.
@@ -196,8 +209,9 @@ def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         with only_writer(folder.path):
             trajectories = asyncio.run(_run(config, tasks, path))
-    summary = summarise(tasks, trajectories, seed=config.seed)
-    bad = bad_cases(tasks, trajectories)
+    judge = _judged(config, tasks, trajectories, folder.path)
+    summary = summarise(tasks, trajectories, seed=config.seed, preset=config.reward, judge=judge)
+    bad = bad_cases(tasks, trajectories, judge)
     folder.write_json("metrics.json", summary.to_json())
     jsonl.write(folder.path / "bad_cases.jsonl", bad)
     if config.json_output is not None:
@@ -208,6 +222,20 @@ def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]
     if config.output is not None:
         jsonl.write(config.output, trajectories)
     return summary, tasks, trajectories
+
+
+def _judged(config: EvalConfig, tasks: list[Task], trajectories: list[Trajectory], folder: Path) -> Judge | None:
+    """Ask the judge, if there is something to judge, and write the rewards that follow into the trajectories."""
+    with only_writer(folder):
+        judge = judge_answers(config, tasks, trajectories, folder)
+        if judge is not None and config.pred is None:
+            by_id = {task.id: task for task in tasks}
+            for trajectory in trajectories:
+                record_score(by_id[trajectory.task_id], trajectory, config.reward, judge)
+            path = folder / "trajectories.jsonl"
+            scored = {(t.task_id, t.sample): t for t in [*jsonl.read(path, Trajectory), *trajectories]}
+            jsonl.write(path, scored.values())
+    return judge
 
 
 def label(config: EvalConfig) -> str:
@@ -223,10 +251,12 @@ def run(config: EvalConfig) -> int:
     print_table({label(config): summary}, Console())
     if config.card is not None:
         folder = Path(fetch.resolve(str(config.model)))
-        success = summary.metrics["task_success"]
-        text = (
-            f"{success.mean:.3f} [{success.low:.3f}, {success.high:.3f}] of {summary.tasks} tasks ({config.data.name})"
-        )
+        if (success := summary.metrics.get("task_success")) is None:
+            raise UserError(
+                "no answer was judged, so there is no score for the card; give --judge_base_url and run again"
+            )
+        of = f"of {summary.tasks} tasks" + (f", {summary.unjudged} unjudged" if summary.unjudged else "")
+        text = f"{success.mean:.3f} [{success.low:.3f}, {success.high:.3f}] {of} ({config.data.name})"
         print(
             f"score added to {write_card(folder, scores={**read_facts(folder).get('scores', {}), config.card: text})}"
         )

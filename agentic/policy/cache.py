@@ -52,42 +52,83 @@ class GrowingLayer(DynamicLayer):  # type: ignore[misc]
 
 @dataclass(eq=False)
 class Past:
+    """Kept keys and values: those of `base` for the first `shared` tokens, its own for the others."""
+
     ids: np.ndarray
     """int64 [tokens]"""
     layers: KeyValues
-    """Tensors [heads, tokens, width]."""
+    """Tensors [heads, tokens - shared, width]."""
+    base: Past | None = None
+    shared: int = 0
 
     @property
     def size(self) -> int:
         return sum(tensor.numel() * tensor.element_size() for pair in self.layers for tensor in pair)
 
 
+@dataclass(frozen=True)
+class Start:
+    """Where the computation of a prompt starts: `shared` tokens stay in `base`, which many rows read; those up to
+    `length` are copied from `past`."""
+
+    base: Past | None = None
+    shared: int = 0
+    past: Past | None = None
+    length: int = 0
+
+    @property
+    def copied(self) -> int:
+        return self.length - self.shared
+
+
 class Pasts:
-    """Keys and values of finished rows, least recently used first, bounded in bytes."""
+    """Keys and values of finished rows, and of prefixes that rows share, least recently used first, bounded in bytes."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.entries: list[Past] = []
+        self.bases: list[Past] = []
 
-    def longest(self, ids: Sequence[int]) -> tuple[Past | None, int]:
-        """The entry that shares the longest prefix with `ids`, and its length (at most len(ids) - 1)."""
+    def longest(self, ids: Sequence[int]) -> Start:
+        """What is kept of the longest prefix of `ids`, of at most len(ids) - 1 tokens."""
         wanted = np.asarray(ids[:-1], dtype=np.int64)
-        best, length = None, 0
+        best = Start()
+        for base in self.bases:
+            if (n := common(base.ids, wanted)) > best.length:
+                best = Start(base, n, None, n)
         for entry in self.entries:
-            if (shared := common(entry.ids, wanted)) > length:
-                best, length = entry, shared
-        if best is not None:
-            self.entries.remove(best)
-            self.entries.append(best)
-        return best, length
+            if (n := common(entry.ids, wanted)) > max(best.length, entry.shared):
+                best = Start(entry.base, entry.shared, entry, n)
+        for used, held in ((best.past, self.entries), (best.base, self.bases)):
+            if used is not None and used in held:
+                held.remove(used)
+                held.append(used)
+        return best
 
-    def add(self, ids: Sequence[int], layers: KeyValues) -> None:
-        past = Past(np.asarray(ids, dtype=np.int64), layers)
-        # An entry that the new one extends holds nothing that the new one does not.
-        self.entries = [e for e in self.entries if common(e.ids, past.ids) < len(e.ids)]
+    def add(self, ids: Sequence[int], layers: KeyValues, base: Past | None = None, shared: int = 0) -> None:
+        """Keep a row. An entry that it extends goes: it holds nothing that the new one does not."""
+        past = Past(np.asarray(ids, dtype=np.int64), layers, base, shared)
+        self.entries = [
+            e for e in self.entries if (e.base, e.shared) != (base, shared) or common(e.ids, past.ids) < len(e.ids)
+        ]
         self.entries.append(past)
-        while self.entries and sum(entry.size for entry in self.entries) > self.max_bytes:
-            self.entries.pop(0)
+        self._evict()
+
+    def add_base(self, ids: Sequence[int], layers: KeyValues) -> Past:
+        """Keep a prefix that several rows share."""
+        base = Past(np.asarray(ids, dtype=np.int64), layers)
+        self.bases.append(base)
+        self._evict()
+        return base
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.bases.clear()
+
+    def _evict(self) -> None:
+        held = sum(past.size for past in (*self.entries, *self.bases))
+        while held > self.max_bytes:
+            held -= (self.entries or self.bases).pop(0).size
 
 
 def common(a: np.ndarray, b: np.ndarray) -> int:
@@ -102,13 +143,13 @@ def plain(cache: Cache) -> list[GrowingLayer]:
     return [layer for layer in cache.layers if isinstance(layer, GrowingLayer)]
 
 
-def gather(starts: list[tuple[Past | None, int]], number: int, part: int, columns: int) -> torch.Tensor:
-    """Keys (part 0) or values (part 1) of one layer for all rows, left-padded: [rows, heads, columns, width]."""
-    sample = next(past for past, _ in starts if past is not None).layers[number][part]
+def gather(starts: list[Start], number: int, part: int, columns: int) -> torch.Tensor:
+    """Keys (part 0) or values (part 1) of one layer that rows copy, left-padded: [rows, heads, columns, width]."""
+    sample = next(start.past for start in starts if start.past is not None).layers[number][part]
     out = sample.new_zeros((len(starts), sample.shape[0], columns, sample.shape[-1]))
-    for row, (past, start) in enumerate(starts):
-        if past is not None:
-            out[row, :, columns - start :] = past.layers[number][part][:, :start]
+    for row, start in enumerate(starts):
+        if start.past is not None:
+            out[row, :, columns - start.copied :] = start.past.layers[number][part][:, : start.copied]
     return out
 
 

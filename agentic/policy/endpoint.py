@@ -173,10 +173,8 @@ def _api_key(given: str | None) -> str:
     return key
 
 
-def _connect(base_url: str, key: str, timeout_s: float) -> tuple[str, openai.AsyncOpenAI]:
-    """The base URL as it may be shown (without a login) and a client for it."""
-    import openai
-
+def check_url(base_url: str) -> tuple[str, str, tuple[str, str] | None]:
+    """The base URL as it may be shown (without a login), its host and its login. Raises UserError for what is no base URL."""
     base_url = base_url.strip().rstrip("/").removesuffix("/chat/completions")
     try:
         parts = urlsplit(base_url)
@@ -190,6 +188,14 @@ def _connect(base_url: str, key: str, timeout_s: float) -> tuple[str, openai.Asy
     # A login in the URL goes into the client, because the HTTP library logs URLs.
     login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
     url = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{f':{port}' if port else ''}{parts.path}"
+    return url, host, login
+
+
+def _connect(base_url: str, key: str, timeout_s: float) -> tuple[str, openai.AsyncOpenAI]:
+    """The base URL as it may be shown (without a login) and a client for it."""
+    import openai
+
+    url, host, login = check_url(base_url)
     try:
         http_client = openai.DefaultAsyncHttpxClient(
             # A proxy cannot reach this machine's loopback; a redirected POST may lose its body or leak the key.

@@ -4,7 +4,8 @@ One running batch holds up to `batch_size` rows. A row that finishes leaves the 
 takes its place, so no row waits for the longest. Prompts are left-padded with explicit masks and positions: a row's
 tokens do not depend on its neighbours (up to rounding). Keys and values of finished rows are kept, and a new prompt
 starts from the longest kept prefix: the next turn of a conversation, the G samples of one prompt and a shared system
-text are not computed again.
+text are not computed again. What rows share is also held once and read once a step, where the model's attention is
+known to allow it (attention.py).
 
 Models whose layers keep something else than plain keys and values (sliding windows, linear attention) are decoded with
 their own cache: rows are still dropped, but new ones enter only when the batch is empty, and nothing is kept.
@@ -16,6 +17,7 @@ import inspect
 import random
 from collections import deque
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -23,10 +25,13 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
-from agentic.policy.cache import GrowingLayer, Past, Pasts, common, gather, plain, stack
+from agentic.policy import attention
+from agentic.policy.cache import GrowingLayer, Pasts, Start, common, gather, plain, stack
 
 MIN_SHARED = 32
 """A prefix common to the prompts of one admission is computed once when at least this many tokens would be saved."""
+MIN_BASE = 64
+"""A prompt of several requests is held once, not once a row, when that spares each row at least this many tokens."""
 
 
 @dataclass
@@ -48,6 +53,8 @@ class Request:
     budget: int
     random: random.Random
     """Its own stream of numbers: what is sampled does not depend on when the request came or beside which others."""
+    start: Start = field(default_factory=Start)
+    """Its first `start.shared` tokens are not in the running cache but in `start.base`."""
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     stopped: bool = False
@@ -99,6 +106,7 @@ class Engine:
         self.cache: Cache | None = None
         self.mask = torch.zeros((0, 0), dtype=torch.long, device=self.device)
         """[rows, columns of the cache]: 1 where a column holds a token of the row."""
+        self.sharing = bool(self.layers) and attention.supports(model)
         self.pasts = Pasts(keep_bytes)
         self.submitted = 0
 
@@ -156,7 +164,7 @@ class Engine:
 
     def forget(self) -> None:
         """Drop kept keys and values: needed when the weights change."""
-        self.pasts.entries.clear()
+        self.pasts.clear()
 
     def reset(self) -> None:
         """Drop everything, also rows in flight."""
@@ -171,19 +179,33 @@ class Engine:
         assert self.cache is not None
         last = torch.tensor([[request.ids[-1]] for request in self.rows], device=self.device)
         self.mask = torch.cat([self.mask, self.mask.new_ones((len(self.rows), 1))], dim=1)
-        self._choose(self._forward(last, self.mask, self.cache), self.rows)
+        starts = [request.start for request in self.rows]
+        self._choose(self._forward(last, self.mask, self.cache, starts), self.rows)
 
-    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
+    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, cache: Cache, starts: Sequence[Start]) -> torch.Tensor:
         """ids [rows, new columns], mask [rows, all columns] -> logits of the last column [rows, vocabulary]."""
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        output = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=True,
-            **{self.cache_name: cache},
-            **self.extra,
-        )
+        before = torch.tensor([[start.shared] for start in starts], device=self.device)
+        # Base tokens of a row have no columns; they come first.
+        positions = (before + mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        groups: dict[tuple[int, int], list[int]] = {}
+        for row, start in enumerate(starts):
+            if start.base is not None:
+                groups.setdefault((id(start.base), start.shared), []).append(row)
+        shared = []
+        for rows in groups.values():
+            start = starts[rows[0]]
+            assert start.base is not None
+            layers = [(keys[:, : start.shared], values[:, : start.shared]) for keys, values in start.base.layers]
+            shared.append(attention.Shared(torch.tensor(rows), layers))
+        with attention.sharing(self.model, shared) if shared else nullcontext():
+            output = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                use_cache=True,
+                **{self.cache_name: cache},
+                **self.extra,
+            )
         logits: torch.Tensor = output.logits[:, -1]
         return logits.float()
 
@@ -211,7 +233,7 @@ class Engine:
             return []
         for row, request in enumerate(self.rows):
             if request.finished and self.layers:
-                self._keep(request.prompt + request.ids[:-1], row)
+                self._keep(request, row)
         index = [row for row, request in enumerate(self.rows) if not request.finished]
         self.rows = [self.rows[row] for row in index]
         if not index:
@@ -221,7 +243,7 @@ class Engine:
         chosen = torch.tensor(index, device=self.device)
         self.mask = self.mask[chosen]
         if self.layers:
-            first = int(self.mask.any(0).int().argmax())
+            first = int(self.mask.any(0).int().argmax()) if self.mask.shape[1] else 0
             self.mask = self.mask[:, first:]
             for layer in plain(self.cache):
                 layer.replace(layer.keys[:, :, first:][chosen], layer.values[:, :, first:][chosen])
@@ -229,11 +251,11 @@ class Engine:
             self.cache.reorder_cache(chosen)
         return finished
 
-    def _keep(self, ids: list[int], row: int) -> None:
+    def _keep(self, request: Request, row: int) -> None:
         assert self.cache is not None
         columns = self.mask[row].bool()
-        layers = plain(self.cache)
-        self.pasts.add(ids, [(layer.keys[row][:, columns], layer.values[row][:, columns]) for layer in layers])
+        layers = [(layer.keys[row][:, columns], layer.values[row][:, columns]) for layer in plain(self.cache)]
+        self.pasts.add(request.prompt + request.ids[:-1], layers, request.start.base, request.start.shared)
 
     # -------------------------------------------------------------------------------------------- prefill
 
@@ -245,12 +267,12 @@ class Engine:
             same.setdefault(tuple(request.prompt), []).append(request)
         prompts = [list(prompt) for prompt in same]
         if not self.layers:
-            self._enter(prompts, [(None, 0)] * len(prompts), list(same.values()))
+            self._enter(prompts, [Start()] * len(prompts), list(same.values()))
             return
         self._share(prompts)
         starts = [self.pasts.longest(prompt) for prompt in prompts]
         groups = list(same.values())
-        new = [len(prompt) - start for prompt, (_, start) in zip(prompts, starts, strict=True)]
+        new = [len(prompt) - start.length for prompt, start in zip(prompts, starts, strict=True)]
         # Rows of like length together: columns of padding cost as much as tokens.
         order = sorted(range(len(prompts)), key=lambda i: -new[i])
         while order:
@@ -267,25 +289,48 @@ class Engine:
         low, high = min(prompts), max(prompts)
         shared = common(np.asarray(low), np.asarray(high))
         prefix = low[: min(shared, min(map(len, prompts)) - 1)]
-        past, start = self.pasts.longest([*prefix, -1])
-        if len(prefix) - start < MIN_SHARED:
+        start = self.pasts.longest([*prefix, -1])
+        if len(prefix) - start.length < MIN_SHARED:
             return
-        cache, _, _ = self._prefill([prefix], [(past, min(start, len(prefix) - 1))])
-        self.pasts.add(prefix, [(layer.keys[0], layer.values[0]) for layer in plain(cache)])
+        cache, mask, _ = self._prefill([prefix], [start])
+        if self.sharing:
+            self._make_base(prefix, start, cache, mask, 0)
+        else:
+            self.pasts.add(prefix, [(layer.keys[0], layer.values[0]) for layer in plain(cache)])
 
-    def _enter(
-        self, prompts: list[list[int]], starts: list[tuple[Past | None, int]], groups: list[list[Request]]
-    ) -> None:
+    def _make_base(self, ids: list[int], start: Start, cache: Cache, mask: torch.Tensor, row: int) -> Start:
+        """Hold the tokens of a prefilled row once, for all rows that start with them."""
+        columns = mask[row].bool()
+        layers = [(layer.keys[row][:, columns], layer.values[row][:, columns]) for layer in plain(cache)]
+        if start.base is not None:
+            layers = [
+                (torch.cat([k[:, : start.shared], keys], 1), torch.cat([v[:, : start.shared], values], 1))
+                for (k, v), (keys, values) in zip(start.base.layers, layers, strict=True)
+            ]
+        return Start(self.pasts.add_base(ids, layers), len(ids), None, len(ids))
+
+    def _enter(self, prompts: list[list[int]], starts: list[Start], groups: list[list[Request]]) -> None:
         """Prefill one chunk, sample the first token of every request, and join the rows to the running batch."""
         cache, mask, logits = self._prefill(prompts, starts)
+        if self.sharing:
+            for row, (prompt, start, group) in enumerate(zip(prompts, starts, groups, strict=True)):
+                if len(group) > 1 and len(prompt) - start.shared >= MIN_BASE:
+                    starts[row] = self._make_base(prompt, start, cache, mask, row)
+                    mask[row] = 0
+        for start, group in zip(starts, groups, strict=True):
+            for request in group:
+                request.start = start
         source = [row for row, group in enumerate(groups) for _ in group]
         requests = [request for group in groups for request in group]
         if len(source) > len(groups):
             index = torch.tensor(source, device=self.device)
             mask, logits = mask[index], logits[index]
             if self.layers:
+                # Columns that stand in bases now.
+                first = int(mask.any(0).int().argmax()) if mask.any() else mask.shape[1]
+                mask = mask[:, first:]
                 for layer in plain(cache):
-                    layer.replace(layer.keys[index], layer.values[index])
+                    layer.replace(layer.keys[:, :, first:][index], layer.values[:, :, first:][index])
             else:
                 cache.reorder_cache(index)
         self._choose(logits, requests)
@@ -297,19 +342,17 @@ class Engine:
             self.mask = stack(self.mask[..., None], mask[..., None])[..., 0]
         self.rows.extend(requests)
 
-    def _prefill(
-        self, prompts: list[list[int]], starts: list[tuple[Past | None, int]]
-    ) -> tuple[Cache, torch.Tensor, torch.Tensor]:
-        """Columns are [kept tokens, left-padded][new tokens, left-padded]; returns cache, mask, last logits."""
+    def _prefill(self, prompts: list[list[int]], starts: list[Start]) -> tuple[Cache, torch.Tensor, torch.Tensor]:
+        """Columns are [copied tokens, left-padded][new tokens, left-padded]; returns cache, mask, last logits."""
         rows = len(prompts)
-        before = max(start for _, start in starts)
-        width = max(len(prompt) - start for prompt, (_, start) in zip(prompts, starts, strict=True))
+        before = max(start.copied for start in starts)
+        width = max(len(prompt) - start.length for prompt, start in zip(prompts, starts, strict=True))
         ids = torch.zeros((rows, width), dtype=torch.long)
         mask = torch.zeros((rows, before + width), dtype=torch.long)
-        for row, (prompt, (_, start)) in enumerate(zip(prompts, starts, strict=True)):
-            new = prompt[start:]
+        for row, (prompt, start) in enumerate(zip(prompts, starts, strict=True)):
+            new = prompt[start.length :]
             ids[row, width - len(new) :] = torch.tensor(new)
-            mask[row, before - start : before] = 1
+            mask[row, before - start.copied : before] = 1
             mask[row, before + width - len(new) :] = 1
         ids, mask = ids.to(self.device), mask.to(self.device)
         cache: Cache
@@ -320,4 +363,4 @@ class Engine:
         if before:
             for number, layer in enumerate(plain(cache)):
                 layer.replace(*(gather(starts, number, part, before) for part in (0, 1)))
-        return cache, mask, self._forward(ids, mask, cache)
+        return cache, mask, self._forward(ids, mask, cache, starts)

@@ -20,36 +20,59 @@ context only when the right one is not among them ("besides East, which ...?"), 
 choice. Without options, a right name that is one of several items side by side is wrong. A text gold that is a number
 (a year, a code without leading zeros) is compared as an exact number.
 
-Lists are read from JSON, bullets, or a sentence, and compared as multisets, in order where that is asked.
+What is no statement, for every kind: reasoning, code and calls (reward/statement.py), what is denied ("not 42"), only a bound
+("at least 42", "between 1 and 100"), or a guess ("maybe 43", "it could also be East"). A guess beside an answer spoils it.
+
+Lists are read from JSON, bullets, or a sentence, and compared as multisets, in order where that is asked. Tables are read
+from JSON, markdown or csv; their rows are compared as rows (reward/tables.py).
+
+Free text is for a judge alone (reward/judge.py). Without a judgement the verdict is `unjudged`: neither right nor wrong.
 """
 
 from __future__ import annotations
 
-import re
-
 from agentic.records import Check, Verdict
-from agentic.reward.names import boolean_failure, date_failure, list_failure, named_spans, text_failure
+from agentic.reward.judge import Judge, case_of
+from agentic.reward.lists import list_failure
+from agentic.reward.names import boolean_failure, date_failure, named_spans, text_failure
 from agentic.reward.numbers import number_failure, stated
+from agentic.reward.statement import final_text, statement
+from agentic.reward.tables import table_failure
+
+MAX_CHARS = 200_000
+"""A longer answer is a dump, and wrong."""
 
 
-def compare(answer: str | None, checks: list[Check], question: str = "") -> Verdict:
+def compare(answer: str | None, checks: list[Check], question: str = "", judge: Judge | None = None) -> Verdict:
     """Score an answer: the share of the checks that pass, and the first one that failed.
 
-    An empty answer scores 0 before anything else runs. A task without checks cannot be answered right.
+    An empty answer scores 0 before anything else runs. A task without checks cannot be answered right. Only free text needs
+    `judge`; what it does not judge makes the whole verdict unjudged.
     """
-    text = final_text(answer or "")
-    if not text.strip():
+    whole = final_text(answer or "")
+    if not whole.strip():
         return Verdict(score=0.0, correct=False, reason="the answer is empty")
     if not checks:
         return Verdict(score=0.0, correct=False, reason="the task has no checks")
+    if len(whole) > MAX_CHARS:
+        return Verdict(score=0.0, correct=False, reason=f"the answer has {len(whole)} characters, {MAX_CHARS} are read")
+    text = statement(whole, question)
+    if not text.strip(" \t\r\n*_`#>|.。") and not any(check.kind == "free_text" for check in checks):
+        return Verdict(score=0.0, correct=False, reason="the answer states nothing (only code, calls or the question)")
     numbers = [check for check in checks if check.kind == "number"]
-    named = [span for check in checks if check.kind != "number" for span in named_spans(text, check)]
+    named = [span for check in checks if check.kind in _NAMING for span in named_spans(text, check)]
     quantities = stated(text, numbers, named, question)
     failures: list[str] = []
     for check in checks:
         if check.kind == "number":
             quantity = quantities.pop(0)
             failure = quantity if isinstance(quantity, str) else number_failure(quantity, check, text, question)
+        elif check.kind == "free_text":
+            judgement = judge(case_of(check, whole, question)) if judge else None
+            if judgement is None:
+                why = "the judge gave no verdict" if judge else "free text needs a judge (--judge_base_url)"
+                return Verdict(score=0.0, correct=False, reason=why, unjudged=True)
+            failure = None if judgement.correct else f"the judge: {judgement.reason or 'incorrect'}"
         else:
             failure = _FAILURES[check.kind](text, check, question)
         if failure:
@@ -59,14 +82,8 @@ def compare(answer: str | None, checks: list[Check], question: str = "") -> Verd
     return Verdict(score=passed / len(checks), correct=not failures, reason=reason)
 
 
-def final_text(answer: str) -> str:
-    """The answer proper: the first <answer> block if there is one (what follows it is run-on), reasoning removed."""
-    text = re.sub(r"<think>.*?(?:</think>|$)", "", answer, flags=re.DOTALL)
-    if block := re.search(r"<answer>(.*?)(?:</answer>|$)", text, flags=re.DOTALL):
-        text = block[1]
-    return text
-
-
+_NAMING = {"text", "choice", "list", "ordered_list", "date"}
+"""Kinds whose values may hold digits that are part of a name."""
 _FAILURES = {
     "text": text_failure,
     "choice": text_failure,
@@ -74,4 +91,5 @@ _FAILURES = {
     "ordered_list": list_failure,
     "boolean": boolean_failure,
     "date": date_failure,
+    "table": table_failure,
 }

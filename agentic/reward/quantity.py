@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from agentic.reward.fold import ahead, behind
+from agentic.reward.numerals import CN_DIGITS, CN_NUMERAL, CN_SCALES, cn_product, cn_value, english
+
 Role = Literal["plain", "rank", "time"]
 
 
@@ -36,8 +39,7 @@ class Quantity:
 _NARROW: dict[int, int | str] = {0xFF01 + i: 0x21 + i for i in range(94) if i != 0xFF0C - 0xFF01}
 _NARROW |= {ord(c): "-" for c in "−﹣‐‑‒–"} | {ord("﹪"): "%", 0x3000: " ", ord("￥"): "¥"}
 
-_SCALES = {"百": 1e2, "千": 1e3, "万": 1e4, "萬": 1e4, "亿": 1e8, "億": 1e8, "兆": 1e12}
-_SCALES |= {"k": 1e3, "K": 1e3, "thousand": 1e3, "M": 1e6, "mn": 1e6, "million": 1e6, "millions": 1e6}
+_SCALES = CN_SCALES | {"k": 1e3, "K": 1e3, "thousand": 1e3, "M": 1e6, "mn": 1e6, "million": 1e6, "millions": 1e6}
 _SCALES |= {"B": 1e9, "bn": 1e9, "billion": 1e9, "billions": 1e9, "trillion": 1e12, "trillions": 1e12}
 
 _UNITS: dict[str, str] = {}
@@ -85,8 +87,9 @@ def scale_of(unit: str) -> float | None:
 
 
 _CURRENCY = r"(?:US\$|[$€£¥₹]|\b(?:USD|EUR|GBP|CNY|RMB|INR|JPY)\b)"
-_DIGITS = r"(?:\d{1,3}(?P<sep>[,'’_\u00a0\u202f\u2009])\d{3}(?:(?P=sep)\d{3})*(?![\d])|\d+)(?:\.\d+)?|\.\d+"
-_POWER = r"(?:[eE][+-]?\d+|\s?[x×*]\s?10(?:\s?(?:\^|\*\*)\s?[+-]?\d+|[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+))?"
+_DIGITS = r"(?:\d{1,3}(?P<sep>[,'’_ \u00a0\u202f\u2009])\d{3}(?:(?P=sep)\d{3})*(?![\d])|\d+)(?:\.\d+)?|\.\d+"
+_TIMES = r"\s?(?:[x×*·]|\\times|\\cdot)\s?10"
+_POWER = rf"(?:[eE][+-]?\d+|{_TIMES}(?:\s?(?:\^|\*\*)\s?\{{?[+-]?\d+\}}?|[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+))?"
 _NUMBER = re.compile(
     rf"(?P<minus>(?<![^\W\u4e00-\u9fff])(?<![)\]%])-|负|\b(?:minus|negative)\s)?(?:(?P<currency>{_CURRENCY})\s?(?P<sign>-)?|(?<![^\W\u4e00-\u9fff])(?<!\))\+)?"
     rf"(?P<digits>{_DIGITS})(?P<power>{_POWER})"
@@ -112,10 +115,11 @@ _MASKED = re.compile(
     r"(?!\d)"  # ISO month, date, date and time
     r"|\b\d{1,4}[/.]\d{1,2}[/.]\d{1,4}\b"  # 03/05/2024, 2024/3/5
     r"|\b\d{1,2}:\d\d(?::\d\d)?\b"  # clock times and ratios
+    r"|(?<=[A-Za-z_)\]])\[-?\d+\]"  # subscripts: df.shape[0]
     r"|\bv?\d+(?:\.\d+){2,}\b"  # versions, IP addresses
 )
 _RANK_BEFORE = re.compile(
-    r"(?:\brank(?:s|ed|ing)?(?:\s+(?:is|was|number|no\.?|of|at|as))*|\btop|\bno\.|\bplace|#|第|前|排名(?:为|是|第)?)[\s:=]*$",
+    r"(?:\b(?:step|question|task)|\brank(?:s|ed|ing)?(?:\s+(?:is|was|number|no\.?|of|at|as))*|\btop|\bno\.|\bplace|#|第|前|步骤|排名(?:为|是|第)?)[\s:=]*$",
     re.IGNORECASE,
 )
 _TIME_BEFORE = re.compile(
@@ -153,7 +157,7 @@ def _read(plain: str, match: re.Match[str]) -> tuple[Quantity | None, int]:
     """The quantity at a match of _NUMBER (None for an identifier) and where to go on."""
     end = match.end()
     first = match.start("digits")
-    before = plain[: match.start()]
+    before = ahead(plain, match.start())
     signed = match["minus"] is not None or match["sign"] is not None
     if not signed and not match["currency"] and _inside_identifier(plain, first):
         return None, end
@@ -166,10 +170,10 @@ def _read(plain: str, match: re.Match[str]) -> tuple[Quantity | None, int]:
     value = float(digits) * _power(match["power"])
     scale = 1.0
     if cn := _CN_SCALE.match(plain, end):
-        scale, end = _product(cn["scale"]), cn.end()
+        scale, end = cn_product(cn["scale"]), cn.end()
         value *= scale
         last = scale
-        while (more := _CN_MORE.match(plain, end)) and (factor := _product(more["scale"])) < last:
+        while (more := _CN_MORE.match(plain, end)) and (factor := cn_product(more["scale"])) < last:
             value, end, last = value + float(more["digits"]) * factor, more.end(), factor  # 1亿2350万
     elif word := _WORD_SCALE.match(plain, end):
         name = word["glued"] or word["word"]
@@ -191,9 +195,11 @@ def _read(plain: str, match: re.Match[str]) -> tuple[Quantity | None, int]:
         value = -value
     if unit == "‰":
         value, unit = value / 10, "%"
+    if not unit and before.endswith("百分之"):
+        unit = "%"
     integer = scale == 1.0 and not unit and "." not in digits and not match["power"] and not signed
     if integer and role == "plain":
-        role = _role(before, digits, plain[number_end:])
+        role = _role(before, digits, behind(plain, number_end))
     return Quantity(value, unit, match.start(), end, unit in {"%", "pp"}, scale, role), end
 
 
@@ -220,15 +226,8 @@ def _role(before: str, digits: str, after: str) -> Role:
 def _power(text: str) -> float:
     if not text:
         return 1.0
-    exponent = re.sub(r"^(?:[eE]|\s?[x×*]\s?10\s?(?:\^|\*\*)?\s?)", "", text).translate(_SUPERSCRIPT)
+    exponent = re.sub(rf"^(?:[eE]|{_TIMES}\s?(?:\^|\*\*)?\s?)", "", text).strip("{}").translate(_SUPERSCRIPT)
     return float(f"1e{int(exponent)}") if abs(int(exponent)) <= 300 else float("nan")
-
-
-def _product(scales: str) -> float:
-    result = 1.0
-    for character in scales:
-        result *= _SCALES[character]
-    return result
 
 
 def _is_cjk(character: str) -> bool:
@@ -237,75 +236,43 @@ def _is_cjk(character: str) -> bool:
 
 # ------------------------------------------------------------------------------------------ numerals in words
 
-_CN_DIGITS = {c: i for i, c in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2, "兩": 2}
-_CN_SMALL = {"十": 10, "百": 100, "千": 1000}
-_CN_NUMERAL = re.compile(
-    r"(?P<percent>百分之)?(?P<minus>负)?(?P<whole>[零〇一二两兩三四五六七八九十][零〇一二两兩三四五六七八九十百千万萬亿億]*)"
-    r"(?:点(?P<fraction>[零〇一二三四五六七八九]+)(?P<scale>[百千万亿]+)?)?"
-)
 _CN_MEASURE = re.compile(r"(?:[个家件条名次种项位元块人行列单笔天倍类张座所只]|$|[。.,，；;!！])")
-_EN_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 def _chinese(plain: str) -> list[Quantity]:
     """Chinese numerals of at least two characters (or after 百分之); single ones are too often parts of words."""
     found = []
-    for match in _CN_NUMERAL.finditer(plain):
+    for match in CN_NUMERAL.finditer(plain):
         whole = match["whole"]
         if len(whole) < 2 and not match["percent"] and not match["fraction"]:
             continue
-        value = _cn_value(whole)
+        value = cn_value(whole)
         if value is None:
             continue
         if match["fraction"]:
-            value += float("0." + "".join(str(_CN_DIGITS[c]) for c in match["fraction"]))
-        scale = _product(match["scale"]) if match["scale"] else 1.0
+            value += float("0." + "".join(str(CN_DIGITS[c]) for c in match["fraction"]))
+        scale = cn_product(match["scale"]) if match["scale"] else 1.0
         value *= scale
-        if match["minus"] or plain[: match.start()].endswith("负"):
+        if match["minus"] or ahead(plain, match.start()).endswith("负"):
             value = -value
         end = match.end()
         unit = "%" if match["percent"] else ""
         if not unit and (word := _UNIT.match(plain, end)):
             unit, end = canonical_unit(word[0]), word.end()
-        role: Role = "rank" if _RANK_BEFORE.search(plain[: match.start()]) else "plain"
+        role: Role = "rank" if _RANK_BEFORE.search(ahead(plain, match.start())) else "plain"
         if not unit and re.match(r"[年月日号]", plain[end : end + 1]):
             role = "time"
         found.append(Quantity(value, unit, match.start(), end, unit in {"%", "pp"}, scale, role))
     return found
 
 
-def _cn_value(numeral: str) -> float | None:
-    """三万二千亿 -> 3.2e12, 二〇二四 -> 2024; None for what is no well-formed numeral."""
-    if all(c in _CN_DIGITS for c in numeral):
-        return float("".join(str(_CN_DIGITS[c]) for c in numeral))
-    total = section = digit = 0.0
-    for character in numeral:
-        if character in _CN_DIGITS:
-            digit = _CN_DIGITS[character]
-        elif character in _CN_SMALL:
-            section += (digit or (1 if character == "十" else 0)) * _CN_SMALL[character]
-            digit = 0
-        else:
-            # 亿 multiplies all that stands before it, 万 only its own section: 三万二千亿, 一亿二千万.
-            section += digit
-            scale = _SCALES[character]
-            total, section, digit = (
-                ((total + section) * scale, 0.0, 0.0) if scale >= 1e8 else (total + section * scale, 0.0, 0.0)
-            )
-    value = total + section + digit
-    return value or None
-
-
 def spelled(text: str) -> list[Quantity]:
-    """Small numbers in words ("three stores", 三家): only for texts in which `quantities` finds nothing."""
+    """Numbers in words ("three stores", 三家): only for texts in which `quantities` finds nothing."""
     plain = normalise(text)
-    found = [
-        Quantity(float(_EN_WORDS.index(match[0].lower())), "", match.start(), match.end())
-        for match in re.finditer(rf"\b(?:{'|'.join(_EN_WORDS)})\b", plain, re.IGNORECASE)
-    ]
+    found = [Quantity(value, "", start, end) for value, start, end in english(plain)]
     for match in re.finditer(r"(?<![第一-龥])?[零一二两三四五六七八九十]", plain):
-        if plain[: match.start()].endswith("第"):
-            found.append(Quantity(_cn_value(match[0]) or 0.0, "", match.start(), match.end(), role="rank"))
+        if ahead(plain, match.start()).endswith("第"):
+            found.append(Quantity(cn_value(match[0]) or 0.0, "", match.start(), match.end(), role="rank"))
         elif _CN_MEASURE.match(plain, match.end()):
-            found.append(Quantity(_cn_value(match[0]) or 0.0, "", match.start(), match.end()))
+            found.append(Quantity(cn_value(match[0]) or 0.0, "", match.start(), match.end()))
     return sorted(found, key=lambda q: q.start)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from agentic.errors import UserError
 from agentic.records import Action, Observation, ObservationStatus, StopReason, Task, Trajectory, Turn, Verdict
 from agentic.reward.answer import compare
+from agentic.reward.judge import Judge
 
 Preset = Literal["ops", "paper"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 
 WEIGHTS: dict[str, float] = {
     "task_success": 2.5,
@@ -73,15 +76,17 @@ def attempts(turns: Sequence[Turn]) -> list[Attempt]:
 
 
 def score_trajectory(
-    task: Task, trajectory: Trajectory, preset: Preset = "ops"
+    task: Task, trajectory: Trajectory, preset: Preset = "ops", judge: Judge | None = None
 ) -> tuple[float, dict[str, float], Verdict]:
-    """Reward, its parts, and the verdict on the answer.
+    """Reward, its parts, and the verdict on the answer. Where the verdict is unjudged, the reward means nothing.
 
     ops: WEIGHTS over the parts, clipped to [-3, 5]. For a wrong answer it is the lowest reward over every stage of the
     episode from the expected number of calls on, so a further call can only lower it.
     paper: right 1, falling linearly to 0.5 between 256 and 1,024 answer characters; wrong 0; malformed -0.1.
     """
-    verdict = compare(trajectory.answer, task.checks, task.question)
+    if preset not in PRESETS:
+        raise UserError(f"unknown reward preset {preset!r}; the presets are {', '.join(PRESETS)}")
+    verdict = compare(trajectory.answer, task.checks, task.question, judge)
     parts = trajectory_parts(task, trajectory.turns, trajectory.stop_reason, verdict)
     if preset == "paper":
         return _paper(trajectory, parts, verdict), parts, verdict
@@ -92,6 +97,13 @@ def score_trajectory(
             turns = first_calls(trajectory.turns, kept)
             stages.append(trajectory_parts(task, turns, trajectory.stop_reason, verdict))
     return min(_weighted(stage) for stage in stages), parts, verdict
+
+
+def record_score(task: Task, trajectory: Trajectory, preset: Preset = "ops", judge: Judge | None = None) -> Verdict:
+    """Write reward and parts into the trajectory. An unjudged answer has no reward, so that no loss can count it as wrong."""
+    reward, trajectory.parts, verdict = score_trajectory(task, trajectory, preset, judge)
+    trajectory.reward = None if verdict.unjudged else reward
+    return verdict
 
 
 def _weighted(parts: dict[str, float]) -> float:

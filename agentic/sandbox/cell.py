@@ -76,6 +76,7 @@ class Interpreter:
             self._namespace[short] = sys.modules[name]
         self._figures = FigureKeeper(folder, limits.figures)
         self._files = dict(_scan(folder))
+        self._handle_interrupts()
         warnings.showwarning = self._show_warning  # type: ignore[assignment]
 
     def forget(self, names: list[str]) -> None:
@@ -89,7 +90,7 @@ class Interpreter:
         self._glyphs_missed = False
         self._interrupted = False
         self._ring.reset()
-        signal.signal(signal.SIGINT, self._interrupt)  # again for every cell: code may have replaced it
+        self._handle_interrupts()  # again for every cell: code may have replaced it
         stdout = self._open_stdout()
         name = f"<cell {self._cells}>"
         started = time.process_time()
@@ -165,6 +166,10 @@ class Interpreter:
             return None
         self._namespace["_"] = value
         return cut(show(value, self._limits.value_chars), self._limits.value_chars)[0]
+
+    def _handle_interrupts(self) -> None:
+        for number in (signal.SIGINT, signal.SIGUSR2):  # the supervisor sends the second when the first has no effect
+            signal.signal(number, self._interrupt)
 
     def _interrupt(self, signum: int, frame: object) -> None:
         if self._running:  # between cells there is nothing to interrupt

@@ -30,8 +30,12 @@ def main(
     preparation: Preparation,
     limits: Limits,
 ) -> NoReturn:
-    """Runs in the forked child and never returns. `output` is the file behind the output buffer."""
-    ring = OutputRing(_map(output, OutputRing.size(limits.stdout_chars)), limits.stdout_chars)
+    """Runs in the forked child and never returns. `output` is the file behind the output buffer. It was made by the
+    supervisor, which also removes it: a child must not bring it back after that."""
+    try:
+        ring = OutputRing(_map(output, OutputRing.size(limits.stdout_chars)), limits.stdout_chars)
+    except FileNotFoundError:  # the session was given up before it began
+        os._exit(FAILED)
     os.environ.update(HOME=folder, TMPDIR=folder)
     tempfile.tempdir = None
     sys.path.append(folder)
@@ -44,8 +48,7 @@ def main(
 
 
 def _map(path: str, size: int) -> mmap:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.ftruncate(fd, size)
+    fd = os.open(path, os.O_RDWR)
     shared = mmap(fd, size)
     os.close(fd)
     return shared

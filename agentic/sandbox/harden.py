@@ -133,8 +133,10 @@ def confine(preparation: Preparation, folder: str, uid: int | None, limits: Limi
     os.chdir(folder)
     own = preparation.level != "L0" and uid is not None
     _lower_limits(limits, own)
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # /proc may be mounted read-only
-        file.write("1000")
+    with suppress(OSError):  # /proc may be mounted read-only
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(fd, b"1000")  # file objects would write to many pages that are shared until then
+        os.close(fd)
     if own:
         assert uid is not None
         kernel.prctl(kernel.PR_SET_KEEPCAPS, 1)
@@ -163,8 +165,9 @@ def confine(preparation: Preparation, folder: str, uid: int | None, limits: Limi
 
 def _lower_limits(limits: Limits, own_uid: bool) -> None:
     mib = 1 << 20
-    with open("/proc/self/statm") as file:
-        size = int(file.read().split()[0]) * resource.getpagesize()
+    fd = os.open("/proc/self/statm", os.O_RDONLY)
+    size = int(os.read(fd, 100).split()[0]) * resource.getpagesize()
+    os.close(fd)
     _lower(resource.RLIMIT_AS, size + limits.memory_mb * mib)
     _lower(resource.RLIMIT_FSIZE, limits.file_mb * mib)
     _lower(resource.RLIMIT_NOFILE, limits.open_files)

@@ -6,8 +6,9 @@ import asyncio
 import os
 import shutil
 import stat
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -17,8 +18,9 @@ from agentic.records import ExecError, ExecResult
 from agentic.sandbox.folder import measure, remove_tree, virtual_mb
 from agentic.sandbox.limits import Limits
 from agentic.sandbox.protocol import FrameError
+from agentic.sandbox.reply import parse_reply
 from agentic.sandbox.text import OutputRing, Scrubber, cut
-from agentic.sandbox.worker import Died, Worker, ZygoteProcess, explain, parse_reply
+from agentic.sandbox.worker import Died, Worker, ZygoteProcess, explain
 
 FORGED = 1000
 """Characters by which a text may exceed its limit (notes in the gap, replaced paths) and still be honest."""
@@ -41,6 +43,32 @@ class SandboxError(Exception):
     def __init__(self, message: str, result: ExecResult | None = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+class FolderWatch:
+    """Measures the work folder every WATCH_S while a cell runs, and kills the process whose folder is full. Most cells end
+    before the first time, so a timer starts the task."""
+
+    def __init__(self, session: Session, worker: Worker) -> None:
+        self._session = session
+        self._worker = worker
+        self._task: asyncio.Task[None] | None = None
+        self.found_full = False
+        self._timer = asyncio.get_running_loop().call_later(WATCH_S, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while not await self._session.is_folder_full(self._worker, thorough=True):
+            await asyncio.sleep(WATCH_S)
+        self.found_full = True
+        self._worker.abandon()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
 
 class Session:
@@ -77,8 +105,12 @@ class Session:
         """Whether the process is stopped between cells; trusted code leaves nothing running and may save the signals."""
         self._generation = 0
         self._worker: Worker | None = None
+        self._leaving: Worker | None = None
+        """Killed without waiting: it may still be writing to the folder."""
         self._restoring: asyncio.Task[State] | None = None
         self._lock = asyncio.Lock()
+        self._folder_lock = threading.RLock()
+        """Held by threads that fill or remove the folder: they go on when the call that began them is cancelled."""
         self.closed = False
         self._scrub = Scrubber(str(self.folder))
 
@@ -136,18 +168,14 @@ class Session:
                 self._restoring.cancel()
                 await asyncio.wait([self._restoring])
                 self._restoring = None
-            if self._worker is not None:
-                await self._worker.kill()
-                self._worker = None
-            await asyncio.to_thread(self._remove)
+            await self._end()
+            await _to_its_end(self._remove)
 
     async def start(self) -> None:
         """A fresh process with files and prelude. Raises SandboxError."""
-        if self._worker is not None:
-            await self._worker.kill()
-            self._worker = None
+        await self._end()
         self._generation += 1
-        await asyncio.to_thread(self._fill_folder)
+        await _to_its_end(self._fill_folder)
         try:
             self._worker = await self._zygote.fork(
                 f"{self.name}.{self._generation}", self.folder, self._seed, self._uid, self._limits
@@ -163,6 +191,13 @@ class Session:
                 error = result.error
                 raise SandboxError(f"prelude: {error.type}: {error.message}" if error else "prelude failed", result)
         self._worker.freeze()
+
+    async def _end(self) -> None:
+        """Wait until no process of this session is left."""
+        for worker in (self._leaving, self._worker):
+            if worker is not None:
+                await worker.kill()
+        self._leaving = self._worker = None
 
     async def _restored(self) -> State:
         """The outcome of the restoring task, which is then forgotten. Raises SandboxError when there is no session to be had."""
@@ -191,10 +226,10 @@ class Session:
         worker = self._worker
         assert worker is not None
         started = time.monotonic()
-        watch = asyncio.create_task(self._watch_folder(worker))
+        watch = FolderWatch(self, worker)
         try:
             result = await self._converse(worker, code, timeout)
-            if await self._is_folder_full(worker):
+            if await self.is_folder_full(worker):
                 await worker.kill()
                 result = self._folder_full()
         except FrameError as error:
@@ -202,11 +237,10 @@ class Session:
             result = self._failed("protocol_error", "ProtocolError", str(error))
         except Died:
             ended = explain(await worker.wait_exit())
-            # The watch ends only by finding the folder full; it then kills the process.
-            result = self._folder_full() if watch.done() else self._failed("killed", "SessionKilled", ended)
+            result = self._folder_full() if watch.found_full else self._failed("killed", "SessionKilled", ended)
         except asyncio.CancelledError:
             worker.abandon()
-            self._worker = None
+            self._leaving, self._worker = worker, None
             raise
         finally:
             watch.cancel()
@@ -217,19 +251,11 @@ class Session:
         wall_ms = (time.monotonic() - started) * 1000
         return result.model_copy(update={"wall_ms": wall_ms, "isolation": self._zygote.level})
 
-    async def _watch_folder(self, worker: Worker) -> None:
-        while not await self._is_folder_full(worker, WATCH_S):
-            pass
-        worker.abandon()
-
-    async def _is_folder_full(self, worker: Worker, after_s: float = 0.0) -> bool:
+    async def is_folder_full(self, worker: Worker, thorough: bool = False) -> bool:
         """Measured thoroughly where a cell is slow, or its process has grown enough to hide files in mappings."""
-        if after_s:
-            await asyncio.sleep(after_s)
         limits = self._limits
-
         virtual = virtual_mb(worker.pid) if worker.pid is not None else 0.0
-        thorough = after_s > 0 or virtual > worker.looked_at_mb + limits.folder_mb / 4
+        thorough = thorough or virtual > worker.looked_at_mb + limits.folder_mb / 4
         if thorough:
             worker.looked_at_mb = virtual
             size, count = await asyncio.to_thread(measure, str(self.folder), worker.pid, limits.folder_files)
@@ -249,9 +275,9 @@ class Session:
         except FrameError as error:  # ours, not the session's
             return self._failed("error", "ValueError", f"code too long: {error}")
         message = await worker.receive(timeout)
-        for _ in range(INTERRUPTS):  # the first may end in a `finally` that loops
+        for attempt in range(INTERRUPTS):  # the first may end in a `finally` that loops
             if message is None:
-                worker.interrupt()
+                worker.interrupt(again=attempt > 0)
                 message = await worker.receive(self._limits.grace_s / INTERRUPTS)
         if message is None:
             await worker.kill()
@@ -295,24 +321,44 @@ class Session:
         Copies, not links: code that overwrites its table must not reach the user's file or another session's, a restored
         session must see the file as it first was, and under Landlock the work folder alone then has to be readable.
         """
-        self._remove()
-        self.folder.mkdir(mode=0o700)
-        for name, path in self._files.items():
-            try:
-                shutil.copyfile(path, self.folder / name)
-            except OSError as error:
-                raise UserError(f"{path}: {error.strerror or error}; a session needs to read it") from None
+        with self._folder_lock:
+            if self.closed:
+                raise SandboxError("the session is closed")
+            self._remove()
+            self.folder.mkdir(mode=0o700)
+            for name, path in self._files.items():
+                try:
+                    shutil.copyfile(path, self.folder / name)
+                except OSError as error:
+                    raise UserError(f"{path}: {error.strerror or error}; a session needs to read it") from None
+                if self._uid is not None:
+                    os.chown(self.folder / name, self._uid, self._uid)
             if self._uid is not None:
-                os.chown(self.folder / name, self._uid, self._uid)
-        if self._uid is not None:
-            os.chown(self.folder, self._uid, self._uid)
+                os.chown(self.folder, self._uid, self._uid)
 
     def _remove(self) -> None:
-        if self.folder.is_dir():
-            remove_tree(str(self.folder))
-        for generation in range(self._generation + 1):
-            with suppress(OSError):
-                self._zygote.output(f"{self.name}.{generation}").unlink()
+        with self._folder_lock:
+            if self.folder.is_dir():
+                remove_tree(str(self.folder))
+            for generation in range(self._generation + 1):
+                with suppress(OSError):
+                    self._zygote.output(f"{self.name}.{generation}").unlink()
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Run blocking work in a thread. A cancelled call ends with it, not before: whatever comes next on the same folder would
+    meet it there."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # looked at, so that nobody complains
+        raise cancelled
+    task.result()
 
 
 def _plain_name(name: str) -> str:

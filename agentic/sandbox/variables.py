@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-KEPT_VARIABLES = ("TZ", "LANG", "LC_ALL", "LC_CTYPE")
-"""The only variables of the trainer that code may see."""
+KEPT_VARIABLES = ("TZ", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONDONTWRITEBYTECODE")
+"""The only variables of the trainer that code may see. By the last one the zygote keeps bytecode or not; sessions never do."""
 
 
 def clean_environment(folder: Path) -> dict[str, str]:
@@ -20,7 +20,6 @@ def clean_environment(folder: Path) -> dict[str, str]:
         "PYTHONPATH": package_root,
         "PYTHONSAFEPATH": "1",
         "PYTHONNOUSERSITE": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
         "PYTHONHASHSEED": "0",  # sets print in the same order in every session
         "OPENBLAS_NUM_THREADS": "1",

@@ -14,21 +14,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from typing import Any, Literal
 
 from agentic.errors import UserError
 from agentic.sandbox.limits import Limits
 from agentic.sandbox.protocol import FrameDecoder, FrameError, encode
+from agentic.sandbox.text import OutputRing
 from agentic.sandbox.variables import clean_environment
 
 LOG = "zygote.log"
-
-MAX_NUMBER = 1 << 53
-
-MAX_PATH = 4096
-"""Characters of a file name that a session reports."""
 
 FORKS_IN_FLIGHT = 16
 """More would not be faster, and could fill the control socket."""
@@ -36,39 +30,6 @@ FORKS_IN_FLIGHT = 16
 
 class Died(Exception):
     """The session's process ended, or closed its socket."""
-
-
-class ReplyError(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    type: Annotated[str, StringConstraints(max_length=200)]
-    message: Annotated[str, StringConstraints(max_length=3000)]
-    line: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None
-
-
-def _inside(name: str) -> str:
-    """A relative path that stays in its folder."""
-    if len(name) > MAX_PATH or name.startswith("/") or ".." in name.split("/") or "\0" in name:
-        raise ValueError("no path inside the work folder")
-    return name
-
-
-class CellReply(BaseModel):
-    """What a session says about a cell. It can lie about its own cell; it cannot send anything else."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    type: Literal["result"]
-    id: int
-    status: Literal["ok", "error", "timeout", "memory", "blocked"]
-    stdout: str
-    dropped_chars: Annotated[int, Field(ge=0, le=MAX_NUMBER)]
-    value: str | None
-    error: ReplyError | None
-    figures: Annotated[list[Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,200}\.png$")]], Field(max_length=10)]
-    files_changed: Annotated[list[Annotated[str, AfterValidator(_inside)]], Field(max_length=50)]
-    cpu_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    peak_mb: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Worker:
@@ -89,6 +50,7 @@ class Worker:
         self.looked_at_mb = 0.0
         """Address space when its mappings were last read."""
         self._frozen = False
+        self._handle = -1
         self.exit_code: asyncio.Future[int | None] = self._loop.create_future()
         """Set by the zygote's report: >= 0 an exit status, < 0 minus a signal, None when the zygote itself is gone."""
         self._loop.add_reader(channel, self._readable)
@@ -119,6 +81,7 @@ class Worker:
             self._failure = Died()
             self._loop.remove_reader(self._channel)
         self.exit_code.set_result(code)
+        self._drop_handle()
         self._news.set()
 
     @property
@@ -155,23 +118,53 @@ class Worker:
         data = encode({"type": "run", "id": self._requests, "code": code, "forgotten": list(forgotten)})
         if self._frozen:
             self._frozen = False
-            self._zygote.signal(self.name, "SIGCONT")
+            self._signal("SIGCONT")
         try:
-            async with asyncio.timeout(timeout):
-                await self._loop.sock_sendall(self._channel, data)
+            with suppress(BlockingIOError):  # a cell fits the socket's buffer as a rule
+                data = data[self._channel.send(data) :]
+            if data:
+                async with asyncio.timeout(timeout):
+                    await self._loop.sock_sendall(self._channel, data)
         except (OSError, TimeoutError):
             raise Died from None
         return self._requests
+
+    def started(self, pid: int) -> None:
+        """The process says its id, before it runs any of the code. Raises Died when it has ended since."""
+        self.pid = pid
+        try:
+            self._handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise Died from None
+        except OSError:  # kernels before 5.3, or no descriptor left
+            pass
+
+    def _signal(self, number: Literal["SIGINT", "SIGUSR2", "SIGSTOP", "SIGCONT"]) -> None:
+        """Through the process's handle, which no later process can inherit; the zygote need not wake up for it. All of them
+        take one way, or an interrupt could come after the next cell has begun."""
+        if self._handle < 0:
+            self._zygote.signal(self.name, number)
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.Signals[number])
+
+    def _drop_handle(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
 
     def freeze(self) -> None:
         """Stop the process until the next `send`: what a cell left running takes no time from others."""
         if self.alive:
             self._frozen = True
-            self._zygote.signal(self.name, "SIGSTOP")
+            self._signal("SIGSTOP")
 
-    def interrupt(self) -> None:
-        self._zygote.signal(self.name, "SIGINT")
-        self._zygote.signal(self.name, "SIGCONT")  # it may have stopped itself
+    def interrupt(self, again: bool = False) -> None:
+        """End the cell, not the process. `again`: the first had no effect; code may have a handler of its own for it."""
+        self._signal("SIGINT")
+        if again:
+            self._signal("SIGUSR2")
+        self._signal("SIGCONT")  # it may have stopped itself
 
     async def kill(self) -> int | None:
         """Kill the process group and wait for its end; returns the exit code (see `exit_code`)."""
@@ -185,6 +178,7 @@ class Worker:
         if not self.closed:
             self._loop.remove_reader(self._channel)
             self._channel.close()
+        self._drop_handle()
         if self._failure is None:
             self._failure = Died()
             self._news.set()
@@ -282,11 +276,12 @@ class ZygoteProcess:
         async with self._slots:
             if not self.alive:
                 raise Died
+            output = str(self.output(name))
+            _make_output(output, OutputRing.size(limits.stdout_chars))
             ours, theirs = socket.socketpair()
             ours.setblocking(False)
             worker = Worker(name, self, ours)
             self._workers[name] = worker
-            output = str(self.output(name))
             message = {
                 "type": "fork",
                 "session": name,
@@ -302,9 +297,9 @@ class ZygoteProcess:
                 # Said before any of the code runs, so it can be believed.
                 if hello is None or hello.get("type") != "hello" or hello.get("level") != self.level:
                     raise FrameError("the session did not say hello")
-                worker.pid = int(hello["pid"])
+                worker.started(int(hello["pid"]))
             except BaseException:
-                worker.abandon()
+                await worker.kill()  # to its end: it may not have made its output file yet, which the session removes
                 raise
             return worker
 
@@ -316,7 +311,7 @@ class ZygoteProcess:
         """File behind a session's output buffer."""
         return self.folder / f"{name}.out"
 
-    def signal(self, name: str, number: Literal["SIGINT", "SIGKILL", "SIGSTOP", "SIGCONT"]) -> None:
+    def signal(self, name: str, number: Literal["SIGINT", "SIGUSR2", "SIGKILL", "SIGSTOP", "SIGCONT"]) -> None:
         """Through the zygote: it knows which process ids are still its own."""
         self._send({"type": "signal", "session": name, "signal": number}, [])
 
@@ -357,6 +352,14 @@ class ZygoteProcess:
             await asyncio.to_thread(self._process.wait)
 
 
+def _make_output(path: str, size: int) -> None:
+    try:
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.truncate(size)
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; a session needs this file for what its code prints") from None
+
+
 def explain(code: int | None) -> str:
     """How a process ended, in words."""
     if code is None:
@@ -365,16 +368,3 @@ def explain(code: int | None) -> str:
         names = {number.value: number.name for number in signal.Signals}
         return f"the Python process was killed by {names.get(-code, f'signal {-code}')}"
     return f"the Python process ended with exit code {code}"
-
-
-def parse_reply(message: dict[str, Any], request: int) -> CellReply:
-    """Typed answer to request number `request`. Raises FrameError."""
-    try:
-        reply = CellReply.model_validate(message)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise FrameError(f"answer with a bad field {field}: {first['msg']}") from None
-    if reply.id != request:
-        raise FrameError("answer to another request")
-    return reply

@@ -11,6 +11,7 @@ It ends, with all sessions, when the control socket closes or its parent dies, a
 from __future__ import annotations
 
 import builtins
+import functools
 import gc
 import io
 import json
@@ -20,6 +21,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -38,6 +40,8 @@ frame.merge(frame, on="shop").pivot_table(index="shop", values="sales_x", aggfun
 frame[frame["shop"].str.contains("a") & (frame["sales"] > 0)]
 """
 
+SQLITE_STEPS = 100_000
+"""Of sqlite's machine, between two looks at the clock: some milliseconds."""
 
 CHINESE_FONTS = (
     "Noto Sans CJK",
@@ -74,8 +78,8 @@ def chinese_fonts(names: set[str]) -> list[str]:
 
 def preload() -> None:
     """Import what cells use and run through it once, so that no session pays for it."""
-    import sqlite3  # noqa: F401
-
+    hooks: list[Callable[[], object]] = []
+    register, os.register_at_fork = os.register_at_fork, _collector(hooks)  # type: ignore[assignment]
     import numpy
     import pandas
 
@@ -83,6 +87,7 @@ def preload() -> None:
         numpy.set_printoptions(legacy="1.25")  # a scalar is shown as 6, not as np.int64(6)
     for option, value in {"max_rows": 40, "min_rows": 20, "max_columns": 30, "width": 200, "max_colwidth": 80}.items():
         pandas.set_option(f"display.{option}", value)
+    interruptible_sqlite()
     with suppress(ImportError):
         import agentic.sandbox.sql
         import agentic.tables.read  # noqa: F401
@@ -100,7 +105,38 @@ def preload() -> None:
         figure.savefig(io.BytesIO())
         pyplot.close("all")
     sys.stdout = stdout
+    os.register_at_fork = register  # type: ignore[assignment]
+    for hook in hooks:
+        hook()
+    sys.dont_write_bytecode = True  # what was loaded until here may be kept for the next start
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # site's versions also close sys.stdin
+
+
+def _collector(hooks: list[Callable[[], object]]) -> Callable[..., None]:
+    """What modules want done in the child after a fork (matplotlib drops its open fonts) is done once, before any: kernel.fork
+    runs no hooks, and every session would pay for them in memory."""
+
+    def register_at_fork(*, after_in_child: Callable[[], object] | None = None, **others: object) -> None:
+        if after_in_child is not None:
+            hooks.append(after_in_child)
+
+    return register_at_fork
+
+
+def interruptible_sqlite() -> None:
+    """A cell's own sqlite query comes back to Python now and then, where the time limit can end it: else only a kill could."""
+    import sqlite3
+
+    plain = sqlite3.connect
+
+    @functools.wraps(plain)
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = plain(*arguments, **options)
+        connection.set_progress_handler(lambda: None, SQLITE_STEPS)
+        return connection
+
+    sqlite3.connect = sqlite3.dbapi2.connect = connect  # type: ignore[misc, assignment]
 
 
 def fill_gaps() -> list[bytes]:
@@ -121,6 +157,7 @@ class Zygote:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        kernel.ignore_stops()  # sessions are stopped after every cell; only their end matters here
         signal.signal(signal.SIGTERM, self._stop)
 
     def _stop(self, *_: object) -> None:
@@ -155,7 +192,7 @@ class Zygote:
 
     def _fork(self, message: dict[str, Any], channel: socket.socket) -> None:
         try:
-            pid = os.fork()
+            pid = kernel.fork()
         except OSError:  # too many processes, or no memory
             channel.close()
             self._send({"type": "exit", "session": message["session"], "code": child.FAILED})
@@ -234,6 +271,7 @@ class Zygote:
 
 
 def main() -> None:
+    gc.disable()  # nearly all that is imported stays: looking through it again and again is in vain
     control_fd, parent, folder, level = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
@@ -246,9 +284,11 @@ def main() -> None:
         gc.collect()
         zygote.filling = fill_gaps()
         gc.freeze()
+        gc.enable()
         zygote.serve()
     else:
         remove_tree(folder)
+    os._exit(0)  # taking a hundred megabytes of objects apart one by one takes as long as a cell
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ import pandas as pd
 from agentic.config import CardConfig
 from agentic.errors import UserError
 from agentic.records import DatabaseRef, TableRef
-from agentic.tables.database import describe, is_sqlite
+from agentic.tables.database import describe
 from agentic.tables.read import Table, read_table
+from agentic.tables.sqlite_file import is_sqlite
 
 CHARS_PER_TOKEN = 3.5
 DEFAULT_CHARS = 1600

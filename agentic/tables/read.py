@@ -170,7 +170,10 @@ def _separator(text: str) -> str:
     for separator in _SEPARATORS:
         if separator not in text[:_SAMPLE_CHARS]:
             continue
-        widths = [len(row) for row, _ in _sample(text, separator) if any(row)]
+        rows = [row for row, _ in _sample(text, separator)]
+        if _is_doubtful(rows):
+            continue
+        widths = [len(row) for row in rows if any(row)]
         counts = np.bincount(widths, minlength=3) if widths else np.zeros(3, dtype=int)
         width = 2 + int(np.argmax(counts[2:]))
         if counts[width]:
@@ -183,6 +186,18 @@ def _separator(text: str) -> str:
         return _NO_SEPARATOR
     near = {separator: first for separator, (share, first) in found.items() if share >= 0.9 * best}
     return min(near, key=lambda separator: near[separator])
+
+
+def _is_doubtful(rows: list[list[str]]) -> bool:
+    """Whether the separator that cut `rows` may only stand inside the texts of a single column, whose name lacks it.
+
+    A title above a table lacks it, too. Then a gap follows, or names stand above numbers or dates.
+    """
+    first = next((i for i, row in enumerate(rows) if any(row)), len(rows))
+    wide = next((i for i, row in enumerate(rows) if len(row) > 1), len(rows))
+    if first == wide or not all(any(row) for row in rows[first:wide]):
+        return False
+    return all(map(_is_value, _valued_heads(rows[wide], rows[wide + 1 :]))) if wide < len(rows) else True
 
 
 def _is_value(field: str) -> bool:

@@ -20,9 +20,9 @@ import pandas as pd
 from agentic.errors import MissingExtra, UserError
 from agentic.records import TableRef
 from agentic.tables.card import load_tables
-from agentic.tables.database import is_sqlite, open_reader, table_names
 from agentic.tables.names import close_columns, quote
 from agentic.tables.read import read_table
+from agentic.tables.sqlite_file import is_sqlite, open_reader, table_names
 from agentic.tasks.definitions import Definitions, JoinLine, read_definitions
 from agentic.tasks.draw import column_roles, humanised
 from agentic.tasks.metrics import Metric

@@ -22,6 +22,7 @@ from agentic.config import ValidateConfig
 from agentic.errors import UserError
 from agentic.records import Check, Task
 from agentic.reward.answer import compare
+from agentic.reward.tables import gold_problem
 from agentic.tasks.build import SPLITS, sha256
 from agentic.tools.base import TOOLS
 
@@ -65,6 +66,9 @@ def check_problem(check: Check) -> str | None:
         items = value if isinstance(value, list) else []
         good = bool(items) and all(isinstance(v, str | int | float) and not isinstance(v, bool) for v in items)
         wanted = "a list of texts or numbers with at least one item"
+    elif check.kind == "table":
+        wanted = gold_problem(value) or ""
+        good = not wanted
     else:
         good, wanted = isinstance(value, str) and bool(value.strip()), "a text"
     if not good:
@@ -92,6 +96,9 @@ def wrong_answers(check: Check) -> list[str]:
         return wrong
     if check.kind == "boolean":
         return ["", "no" if value else "yes"]
+    if check.kind == "table":
+        columns, rows = value["columns"], value["rows"]
+        return ["", *(json.dumps({"columns": columns, "rows": r}) for r in ([*rows, rows[0]], rows[:-1]) if r)]
     return ["", "none of them"]
 
 
@@ -136,7 +143,7 @@ def _check_problems(task: Task, report: Report) -> list[str]:
     if found:
         return found
     verdict = compare(task.answer, task.checks, task.question)
-    if not verdict.correct:
+    if not verdict.correct and not verdict.unjudged:
         found.append(f"the gold answer {task.answer!r} fails its own checks ({verdict.reason})")
     for check in task.checks:
         for answer in wrong_answers(check):
@@ -159,7 +166,11 @@ def _expert_problems(task: Task) -> list[str]:
     if any(map(check_problem, task.checks)) or not task.checks or last.content == task.answer:
         return []  # said of the checks, or of the gold answer
     verdict = compare(last.content, task.checks, task.question)
-    return [] if verdict.correct else [f"the expert's answer {last.content!r} fails the checks ({verdict.reason})"]
+    return (
+        []
+        if verdict.correct or verdict.unjudged
+        else [f"the expert's answer {last.content!r} fails the checks ({verdict.reason})"]
+    )
 
 
 def identity(task: Task) -> str:

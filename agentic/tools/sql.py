@@ -5,7 +5,7 @@ Values enter the cells as Python literals made by repr, so no query or path can 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 
 from agentic.errors import UserError
 from agentic.records import ExecResult, ObservationStatus, Task
-from agentic.tables.database import describe, quiet_file
+from agentic.tables.database import describe
+from agentic.tables.sqlite_file import check_sqlite, quiet_file
 
 TABLES = "tables"
 """Name under which `sql_executor` knows the task's tables."""
@@ -64,19 +65,23 @@ class DatabaseFiles:
         """By database name."""
         with ExitStack() as on_error:
             on_error.callback(self.close)
-            for ref in task.databases:
-                path = (base_dir / ref.path).resolve()
-                if not path.is_file():
-                    raise UserError(f"{path}: no such file")
+            sources = {ref.name: (base_dir / ref.path).resolve() for ref in task.databases}
+            for path in sources.values():
+                check_sqlite(path)
+            self._check_size(task, sources.values(), max_mb)  # before they fill a disk
+            for name, path in sources.items():
                 folder = self._copies.enter_context(TemporaryDirectory(prefix="agentic-sql-"))
-                self.paths[ref.name] = quiet_file(path, Path(folder))
-            size = sum(path.stat().st_size for path in self.paths.values()) >> 20
-            if size >= max_mb:
-                raise UserError(
-                    f"task {task.id}: its databases take {size} MiB and a session copies them, but its folder holds {max_mb}; "
-                    "give Limits(folder_mb=...) more, or use a smaller extract"
-                )
+                self.paths[name] = quiet_file(path, Path(folder))
+            self._check_size(task, self.paths.values(), max_mb)
             on_error.pop_all()
+
+    def _check_size(self, task: Task, paths: Iterable[Path], max_mb: int) -> None:
+        size = sum(path.stat().st_size for path in paths) >> 20
+        if size >= max_mb:
+            raise UserError(
+                f"task {task.id}: its databases take {size} MiB and a session copies them, but its folder holds {max_mb}; "
+                "give Limits(folder_mb=...) more, or use a smaller extract"
+            )
 
     def close(self) -> None:
         self._copies.close()

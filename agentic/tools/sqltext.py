@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+from agentic.tables.names import quoted
 
 ALLOWED = ("SELECT", "WITH", "VALUES", "EXPLAIN")
 """First words of the statements that run."""
@@ -14,15 +16,30 @@ _FUNCTIONS = {"SUM", "TOTAL", "AVG", "MEAN", "MIN", "MAX", "MEDIAN", "STDDEV", "
 _TEXT_SENSITIVE = {"SUM", "TOTAL", "AVG", "MEAN", "MIN", "MAX"}
 _AFTER_TERM = {"", ",", ")", "ASC", "DESC", "NULLS", "LIMIT", "COLLATE", "OFFSET", "UNION", "ROWS", "RANGE"}
 
-# A part that is not closed goes on to the end; the engine then says what is wrong with it.
-_TOKEN = re.compile(
-    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))
-    |(?P<string>'(?:[^']+|'')*+(?:'|\Z))
-    |(?P<name>"(?:[^"]+|"")*+(?:"|\Z) | `(?:[^`]+|``)*+(?:`|\Z) | \[[^\]]*\] | [^\W\d][\w$]*)
-    |(?P<number>(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)
-    |(?P<symbol>.)""",
-    re.S | re.X | re.I,
-)
+Dialect = Literal["sqlite", "duckdb"]
+
+_COMMENT = {"sqlite": r"--[^\n]*|/\*.*?(?:\*/|\Z)", "duckdb": r"--[^\n\r]*|/\*"}
+_STRING = {
+    "sqlite": "",
+    "duckdb": r"e'(?:[^'\\]+|''|\\.)*+(?:'|\Z) | (?P<dollar>\$(?:[^\W\d]\w*)?\$).*?(?:(?-i:(?P=dollar))|\Z) |",
+}
+_BRACKETS = {"sqlite": r"| \[[^\]]*(?:\]|\Z)", "duckdb": ""}  # to DuckDB, a list
+
+
+def _token_pattern(dialect: Dialect) -> re.Pattern[str]:
+    # A part that is not closed goes on to the end; the engine then says what is wrong with it.
+    return re.compile(
+        rf"""(?P<space>\s+|{_COMMENT[dialect]})
+        |(?P<string>{_STRING[dialect]} '(?:[^']+|'')*+(?:'|\Z))
+        |(?P<name>"(?:[^"]+|"")*+(?:"|\Z) | `(?:[^`]+|``)*+(?:`|\Z) {_BRACKETS[dialect]} | [^\W\d][\w$]*)
+        |(?P<number>(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?)
+        |(?P<symbol>.)""",
+        re.S | re.X | re.I,
+    )
+
+
+_TOKENS: dict[Dialect, re.Pattern[str]] = {"sqlite": _token_pattern("sqlite"), "duckdb": _token_pattern("duckdb")}
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 
 class StatementError(ValueError):
@@ -49,16 +66,33 @@ class Token(NamedTuple):
         return self.text
 
 
-def tokens(query: str) -> list[Token]:
-    """Without spaces and comments."""
-    return [
-        Token(str(match.lastgroup), match.group(), match.start())
-        for match in _TOKEN.finditer(query)
-        if match.lastgroup != "space"
-    ]
+def tokens(query: str, dialect: Dialect = "sqlite") -> list[Token]:
+    """Without spaces and comments. To DuckDB, comments nest, and $$ or $word$ encloses a text."""
+    pattern = _TOKENS[dialect]
+    found = []
+    place = 0
+    while match := pattern.match(query, place):
+        place = match.end()
+        kind = match.lastgroup
+        if kind != "space":
+            found.append(Token(str(kind), match.group(), match.start()))
+        elif match.group() == "/*":
+            place = _comment_end(query, place)
+    return found
 
 
-def one_query(query: str) -> str:
+def _comment_end(query: str, place: int) -> int:
+    depth = 1
+    while depth:
+        edge = _COMMENT_EDGE.search(query, place)
+        if edge is None:
+            return len(query)
+        depth += 1 if edge.group() == "/*" else -1
+        place = edge.end()
+    return place
+
+
+def one_query(query: str, dialect: Dialect = "sqlite") -> str:
     """The single statement in `query`, without the semicolon that ends it.
 
     Raises StatementError when there is none, more than one, or one that does more than read.
@@ -68,7 +102,7 @@ def one_query(query: str) -> str:
     """
     if "\0" in query:
         raise StatementError("the query holds a NUL character")
-    found = tokens(query)
+    found = tokens(query, dialect)
     while found and found[0].text == ";":
         del found[0]
     ends = [position for position, token in enumerate(found) if token.text == ";"]
@@ -103,7 +137,7 @@ def without_double_quotes(query: str) -> str:
             return text
         return "`" + text[1:-1].replace('""', '"').replace("`", "``") + "`"
 
-    return _TOKEN.sub(change, query)
+    return _TOKENS["sqlite"].sub(change, query)
 
 
 def as_written(title: str, query: str) -> str:
@@ -122,14 +156,14 @@ def is_double_quoted(name: str, query: str) -> bool:
     return any(token.kind == "name" and token.text[0] == '"' and token.name == name for token in tokens(query))
 
 
-def number_names(query: str, columns: Iterable[str]) -> list[str]:
+def number_names(query: str, columns: Iterable[str], dialect: Dialect = "sqlite") -> list[str]:
     """Columns with a number for a name which the query has without quotes where a column belongs.
 
     >>> number_names("select sum(2023) from t where year in (2024) limit 2023", ["2023", "2024"])
     ['2023']
     """
     names = set(columns)
-    found = tokens(query)
+    found = tokens(query, dialect)
     hits = []
     for position, token in enumerate(found):
         if token.kind != "number" or token.text not in names:
@@ -141,13 +175,46 @@ def number_names(query: str, columns: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(hits))
 
 
-def compared_names(query: str) -> list[str]:
+def unquoted_names(query: str, names: Iterable[str], near: str | None = None, dialect: Dialect = "sqlite") -> list[str]:
+    """Those of `names` that stand in the query without the quotes they need. A keyword does so where it is meant as one,
+    too: it counts only at `near`, the word at which the engine stopped, or right before it ("": the end; None: nowhere).
+
+    >>> unquoted_names("select unit price from order order by a", ["unit price", "order", "by", "a"], "order")
+    ['unit price', 'order']
+    """
+    found = tokens(query, dialect)
+    lower = query.lower()
+    stops = [place for place, token in enumerate(found) if token.text == near] if near else [len(found)]
+    at_stop = (
+        {token.word for place in stops for token in found[max(place - 1, 0) : place + 1]} if near is not None else set()
+    )
+    starts = {token.start: place for place, token in enumerate(found)}
+    hits = []
+    for name in names:
+        parts = tokens(name, dialect)
+        if name.lower() not in lower or quoted(name) == name or any(part.kind == "string" for part in parts):
+            continue
+        if len(parts) == 1 and parts[0].kind != "symbol":
+            if parts[0].kind == "name" and parts[0].text == name and name.upper() in at_stop:
+                hits.append(name)
+            continue
+        begin = lower.find(name.lower())
+        while begin >= 0:
+            place = starts.get(begin)
+            if place is not None and [t.word for t in found[place : place + len(parts)]] == [t.word for t in parts]:
+                hits.append(name)
+                break
+            begin = lower.find(name.lower(), begin + 1)
+    return hits
+
+
+def compared_names(query: str, dialect: Dialect = "sqlite") -> list[str]:
     """Names that stand alone in an aggregate which compares or adds, or in ORDER BY; not those of the query itself (AS).
 
     >>> compared_names('select max(t."unit price") from t order by b desc, cast(c as real)')
     ['unit price', 'b']
     """
-    found = tokens(query)
+    found = tokens(query, dialect)
     given = {found[i + 1].name.lower() for i, token in enumerate(found[:-1]) if token.word == "AS"}
     names = [*_aggregated(found), *_sorted(found)]
     return list(dict.fromkeys(name for name in names if name.lower() not in given))

@@ -1,326 +1,297 @@
-"""`agentic sft`: supervised fine-tuning on agent tokens only."""
+"""`agentic sft`: supervised fine-tuning on agent tokens only, in one process or in several."""
 
 from __future__ import annotations
 
+import math
 import os
-import shlex
 import shutil
 import signal
-import sys
+import tempfile
 import threading
-from collections import Counter
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agentic import run_folder
 from agentic.config import SftConfig
 from agentic.errors import MissingExtra, UserError
-from agentic.formats import iter_examples
-from agentic.model.card import write_card
 from agentic.model.chat import Renderer
-from agentic.model.fetch import resolve
 from agentic.model.quiet import quiet_libraries
 from agentic.model.searchlm import register as register_searchlm
 from agentic.train import runlog
-from agentic.train.adapter import Adapter, adapter_of, halve_adapter, tokenizer_folder
-from agentic.train.packing import Row, Tokens, make_batches
+from agentic.train.checkpoints import read_seal
+from agentic.train.corpus import Batches, LoadedBatches, StreamedBatches, load_corpus
+from agentic.train.export import export
+from agentic.train.launch import (
+    STARTUP_S,
+    autocast_type,
+    deepspeed_config,
+    first_process_does,
+    first_process_speaks,
+    say,
+)
+from agentic.train.lines import Lines, build_index
+from agentic.train.setup import Job, Options, load_model, lora, prepare
 
 if TYPE_CHECKING:
-    from agentic.train.trainer import PackedTrainer, Progress
+    from agentic.train.trainer import Progress
 
 INTERRUPTED = 130
 # What a resumed run may be told anew: where it lies, how far it goes, how often it reports. Whatever decides weights,
 # batches or the schedule's shape has to be as it was. Of the data the bytes count, not the names.
 _MAY_CHANGE = frozenset(
     (
-        *("data_path", "output_dir", "resume_from_checkpoint", "dry_run", "report_to"),
+        *("data_path", "output_dir", "resume_from_checkpoint", "dry_run", "report_to", "local_rank", "save_dir"),
         *("max_steps", "max_minutes", "num_train_epochs", "save_steps", "save_total_limit", "logging_steps"),
+        *("dataloader_num_workers", "tokenizer"),
     )
 )
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Tokenised data."""
-
-    examples: list[Tokens]
-    tools: list[dict[str, Any]]
-    """Schemas of every tool that occurs, by first occurrence."""
-    too_long: int
-    """Dropped: longer than max_length."""
-    untrained: int
-    """Dropped: no trained token (all turns have weight 0)."""
-
-    @property
-    def tokens(self) -> int:
-        return sum(len(example.ids) for example in self.examples)
-
-    @property
-    def trained(self) -> int:
-        return sum(example.trained for example in self.examples)
 
 
 def run(config: SftConfig) -> int:
     """Train; 0 when done, 130 when interrupted (resumable). Raises UserError for bad options, data or models."""
     try:
         import peft  # noqa: F401
-        import transformers
+        import transformers  # noqa: F401
         import trl  # noqa: F401
     except ImportError:
         raise MissingExtra("agentic sft", "train") from None
     quiet_libraries()
-    _check_options(config)
-    digest = runlog.data_hash(config.data_path)
-    folder = resolve(config.model_name_or_path)
-    adapter = adapter_of(folder, config.lora_rank)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder(folder, adapter))
-    renderer = Renderer(tokenizer)
-    corpus = load_corpus(config.data_path, renderer, config.max_length)
-    batches = make_batches(corpus.examples, config.tokens_per_batch, config.share_prefix, config.seed)
-    _say_plan(config, corpus, batches)
+    register_searchlm()
+    with first_process_speaks():
+        return _run(config)
+
+
+def _run(config: SftConfig) -> int:
+    job = prepare(config)
+    renderer = Renderer(job.base.tokenizer)
     if config.dry_run:
+        _plan_only(job, renderer)
         return 0
-    facts = {"data_hash": digest, "template_hash": renderer.template_hash, "end_ids": renderer.end_ids}
-    checkpoint = _prepare_folder(config, facts)
-    return _train(config, folder, adapter, renderer, corpus, batches, facts, checkpoint)
+    arguments = _arguments(job.options)
+    per_step = batches_per_step(job.options, arguments.world_size)
+    facts = {"template_hash": renderer.template_hash, "end_ids": renderer.end_ids}
+    data_hash, checkpoint = first_process_does(lambda: _open_run(job, facts, arguments.world_size))
+    batches = make_batches(job.options, renderer, _index_folder(job.options), per_step)
+    _say_plan(job.options, batches, per_step)
+    return _train(job, arguments, renderer, batches, facts | {"data_hash": data_hash}, checkpoint)
 
 
 # ------------------------------------------------------------------------------------------------ data
 
 
-def load_corpus(paths: tuple[Path, ...], renderer: Renderer, max_length: int) -> Corpus:
-    """Read and tokenise; an example that the template cannot render is named with file and line."""
-    examples: list[Tokens] = []
-    tools: dict[str, dict[str, Any]] = {}
-    dropped: Counter[str] = Counter()
-    for path in paths:
-        for row in iter_examples(path):
-            for tool in row.example.tools:
-                tools.setdefault(tool.name, tool.schema())
-            encoded = renderer.encode_row(row)
-            tokens = Tokens.from_mask(encoded.ids, encoded.mask)
-            if not tokens.trained:
-                dropped["untrained"] += 1
-            elif len(tokens.ids) > max_length:
-                dropped["too long"] += 1
-            else:
-                examples.append(tokens)
-    if not examples:
-        raise UserError(
-            f"{', '.join(map(str, paths))}: no example left to train on ({dropped['too long']} longer than "
-            f"{max_length} tokens, {dropped['untrained']} without trained tokens); raise --max_length or look with "
-            "agentic data check"
-        )
-    return Corpus(examples, list(tools.values()), dropped["too long"], dropped["untrained"])
+def is_streamed(options: Options) -> bool:
+    """Whether the data is tokenised while training. Raises UserError for a missing file."""
+    try:
+        return sum(path.stat().st_size for path in options.data_path) > options.stream_above_mb * 1_000_000
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}") from None
 
 
-def _say_plan(config: SftConfig, corpus: Corpus, batches: list[list[Row]]) -> None:
-    computed = sum(len(row) for batch in batches for row in batch)
-    padded = sum(len(batch) * max(map(len, batch)) for batch in batches)
-    steps = _total_steps(config, len(batches))
-    _say(
-        f"{len(corpus.examples)} examples, {corpus.tokens} tokens, {corpus.trained} trained "
-        f"({corpus.trained / corpus.tokens:.1%}); dropped {corpus.too_long} longer than {config.max_length} tokens, "
-        f"{corpus.untrained} without trained tokens"
-    )
-    _say(
-        f"packed into {computed} tokens ({computed / corpus.tokens:.0%}), padding {1 - computed / padded:.1%}; "
-        f"{len(batches)} batches, {steps} optimizer steps"
-        + (f" or {config.max_minutes:g} minutes" if config.max_minutes is not None else "")
-    )
+def make_batches(options: Options, renderer: Renderer, index: Path, per_step: int) -> Batches:
+    """The batches of an epoch; `index` holds the lines' index where the data is streamed."""
+    packing = (options.tokens_per_batch, options.share_prefix, options.seed, per_step)
+    if is_streamed(options):
+        return StreamedBatches(Lines(index), renderer, options.max_length, *packing)
+    return LoadedBatches(load_corpus(options.data_path, renderer, options.max_length), *packing)
 
 
-def _total_steps(config: SftConfig, batches: int) -> int:
-    per_epoch = max(1, -(-batches // config.gradient_accumulation_steps))
-    return config.max_steps if config.max_steps > 0 else max(1, round(per_epoch * config.num_train_epochs))
+def batches_per_step(options: Options, processes: int) -> int:
+    """Packed batches of an optimizer step, all processes together."""
+    return processes * options.per_device_train_batch_size * options.gradient_accumulation_steps
+
+
+def _index_folder(options: Options) -> Path:
+    return options.output_dir / "index"
+
+
+def _plan_only(job: Job, renderer: Renderer) -> None:
+    per_step = batches_per_step(job.options, int(os.environ.get("WORLD_SIZE", "1")))
+    with tempfile.TemporaryDirectory() as folder:
+        if is_streamed(job.options):
+            build_index(job.options.data_path, Path(folder), say)
+        _say_plan(job.options, make_batches(job.options, renderer, Path(folder), per_step), per_step)
+
+
+def _say_plan(options: Options, batches: Batches, per_step: int) -> None:
+    *lines, last = batches.describe(options.max_length)
+    for line in lines:
+        say(line)
+    limit = f" or {options.max_minutes:g} minutes" if options.max_minutes is not None else ""
+    say(f"{last}, {per_step} a step, {_total_steps(options, len(batches) // per_step)} optimizer steps{limit}")
+
+
+def _total_steps(options: Options, per_epoch: int) -> int:
+    return options.max_steps if options.max_steps > 0 else math.ceil(per_epoch * options.num_train_epochs)
 
 
 # ------------------------------------------------------------------------------------------ run folder
 
 
-def _check_options(config: SftConfig) -> None:
-    for name in ("tokens_per_batch", "gradient_accumulation_steps", "max_length", "save_steps", "logging_steps"):
-        if getattr(config, name) < 1:
-            raise UserError(f"--{name} must be at least 1, not {getattr(config, name)}")
-    if config.max_minutes is not None and config.max_minutes <= 0:
-        raise UserError(f"--max_minutes must be positive, not {config.max_minutes}")
-    if config.lora_rank < 0:
-        raise UserError(f"--lora_rank must be 0 (all weights) or more, not {config.lora_rank}")
-    from transformers import SchedulerType
-
-    names = [item.value for item in SchedulerType]
-    if config.lr_scheduler_type not in names:
-        raise UserError(f"--lr_scheduler_type {config.lr_scheduler_type}: choose one of {', '.join(names)}")
-
-
-def _prepare_folder(config: SftConfig, facts: dict[str, Any]) -> Path | None:
-    """Make the run folder and find the checkpoint to continue from (None: start anew)."""
-    output = config.output_dir
-    shutil.rmtree(output / "saving", ignore_errors=True)  # left by a run that was killed while saving
-    if not config.resume_from_checkpoint:
-        if runlog.checkpoints(output) or (output / "final").exists():
-            raise UserError(
-                f"{output}: holds a run already; add --resume_from_checkpoint to continue it, "
-                "or name another --output_dir"
-            )
+def _open_run(job: Job, facts: dict[str, Any], processes: int) -> tuple[str, Path | None]:
+    """Make the run folder; returns the hash of the data and the checkpoint to continue from (None: start anew)."""
+    options, store, output = job.options, job.store, job.options.output_dir
+    shutil.rmtree(store.staging, ignore_errors=True)  # left by a run that was killed while saving
+    if not options.resume_from_checkpoint and (store.all() or (output / "final").exists()):
+        where = store.latest.with_name(store.stem) if store.stem else output
+        raise UserError(
+            f"{where}: holds a run already; add {job.how_to_go_on} to continue it, or {job.how_to_begin_anew}"
+        )
+    resumable = options.resume_from_checkpoint and store.newest_whole()[0] is not None
+    if resumable and not (output / run_folder.CONFIG).exists():
+        raise UserError(f"{output}: has no {run_folder.CONFIG} that says what its run is; {job.how_to_begin_anew}")
+    data_hash = (
+        build_index(options.data_path, _index_folder(options), say)
+        if is_streamed(options)
+        else runlog.data_hash(options.data_path)
+    )
+    facts = {**facts, "data_hash": data_hash, "processes": processes}
+    if not options.resume_from_checkpoint:
         # Without a checkpoint nothing is lost: a run that ended before its first one does not block the folder.
-        run_folder.open_run(output, config, "sft", facts=facts, restart=True)
+        run_folder.open_run(output, options, "sft", facts=facts, restart=True)
         (output / run_folder.METRICS).unlink(missing_ok=True)
-        return None
-    checkpoint, broken = runlog.newest_whole(output)
-    if checkpoint is not None:
-        if not (output / run_folder.CONFIG).exists():
-            raise UserError(
-                f"{output}: has no {run_folder.CONFIG} that says what its run is; name another --output_dir"
-            )
-        run_folder.open_run(output, config, "sft", _MAY_CHANGE, facts=facts)
-    for path in broken:
-        _say(f"{path}: half-written, moved to {path.name}.broken")
-        shutil.rmtree(path.with_suffix(".broken"), ignore_errors=True)
-        path.rename(path.with_suffix(".broken"))
-    if checkpoint is None:
-        raise UserError(f"{output}: no whole checkpoint to resume from; start without --resume_from_checkpoint")
-    runlog.cut_metrics(output / run_folder.METRICS, int(checkpoint.name.removeprefix("checkpoint-")))
-    _say(f"resuming from {checkpoint}")
-    return checkpoint
+        return data_hash, None
+    if resumable:
+        run_folder.open_run(output, options, "sft", _MAY_CHANGE, facts=facts)
+    checkpoint = store.resumable(f"start without {job.how_to_go_on}", say)
+    runlog.cut_metrics(output / run_folder.METRICS, store.step(checkpoint) or 0)
+    say(f"resuming from {checkpoint}")
+    return data_hash, checkpoint
 
 
 # -------------------------------------------------------------------------------------------- training
 
 
-def autocast_type(dtype: str) -> Literal["float32", "bfloat16", "float16"]:
-    """The autocast type for this machine. Raises UserError for float16 on a CPU (it overflows, and is slow there)."""
+def _arguments(options: Options) -> Any:
+    """TRL's arguments. With several processes this also makes the process group."""
     import torch
-
-    gpu = torch.cuda.is_available()
-    if dtype == "auto":
-        fast = torch.cuda.is_bf16_supported() if gpu else torch.cpu._is_avx512_bf16_supported()
-        return "bfloat16" if fast else "float32"
-    if dtype == "float16":
-        if not gpu:
-            raise UserError("--dtype float16 needs a GPU; use bfloat16 or float32 on a CPU")
-        return "float16"
-    return "bfloat16" if dtype == "bfloat16" else "float32"
-
-
-def _train(
-    config: SftConfig,
-    folder: str,
-    adapter: Adapter | None,
-    renderer: Renderer,
-    corpus: Corpus,
-    batches: list[list[Row]],
-    facts: dict[str, Any],
-    checkpoint: Path | None,
-) -> int:
-    import torch
-    from datasets import Dataset
-    from peft import LoraConfig, PeftModel
-    from transformers import AutoModelForCausalLM, PrinterCallback
     from trl import SFTConfig as TrlConfig
 
-    from agentic.train import attention
-    from agentic.train.trainer import PackedTrainer, Progress, with_layout
-
-    register_searchlm()
-    tokenizer = renderer.tokenizer
-    # One end token everywhere: SFT label, tokenizer, generation. Padding may be the same id: labels decide, not ids.
-    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(renderer.end_ids[0])
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    dtype = autocast_type(config.dtype)
-    # Frozen weights need no float32 master copy; casting them once and not in every step saves a third of the forward
-    # time on a CPU. What is trained stays float32.
-    frozen = torch.bfloat16 if config.lora_rank and dtype == "bfloat16" else torch.float32
-    base_folder = adapter.base_folder if adapter else folder
-    model: Any = AutoModelForCausalLM.from_pretrained(base_folder, dtype=frozen, attn_implementation=attention.NAME)
-    model.config.use_cache = False
-    model.generation_config.eos_token_id = renderer.end_ids
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
-    arguments = TrlConfig(
-        output_dir=str(config.output_dir),
-        per_device_train_batch_size=1,  # an item is a whole batch of packed rows
-        gradient_accumulation_steps=config.gradient_accumulation_steps,
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.lr_scheduler_type,
-        warmup_steps=config.warmup_steps,
-        num_train_epochs=config.num_train_epochs,
-        max_steps=config.max_steps,
-        logging_steps=config.logging_steps,
+    dtype = autocast_type(options.dtype)
+    # With accumulated batches every worker must meet its columns again (StreamedBatches): their number divides.
+    accumulation = options.gradient_accumulation_steps
+    workers = max(n for n in range(options.dataloader_num_workers + 1) if n == 0 or accumulation % n == 0)
+    if workers:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the workers are the parallelism
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise DeepSpeed, where installed, warns that it guessed so
+    return TrlConfig(
+        output_dir=str(options.output_dir),
+        per_device_train_batch_size=options.per_device_train_batch_size,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=options.learning_rate,
+        lr_scheduler_type=options.lr_scheduler_type,
+        warmup_steps=options.warmup_steps,
+        num_train_epochs=options.num_train_epochs,
+        max_steps=options.max_steps,
+        logging_steps=options.logging_steps,
         logging_first_step=True,
         save_strategy="steps",
-        save_steps=config.save_steps,
-        save_total_limit=config.save_total_limit,
-        seed=config.seed,
-        report_to=config.report_to,
+        save_steps=options.save_steps,
+        save_total_limit=options.save_total_limit,
+        seed=options.seed,
+        report_to=options.report_to,
         bf16=dtype == "bfloat16",
         fp16=dtype == "float16",
         use_cpu=not torch.cuda.is_available(),
+        deepspeed=deepspeed_config(options.deepspeed),
+        ddp_timeout=STARTUP_S,
+        ddp_find_unused_parameters=False,
+        dataloader_num_workers=workers,
         activation_checkpointing=False,
         remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},
         max_length=None,
         disable_tqdm=True,
     )
-    lora = None
-    if adapter:
-        model = PeftModel.from_pretrained(model, adapter.folder, is_trainable=True)
-        # A name that is no folder would be looked up on the hub at every checkpoint.
-        model.peft_config["default"].base_model_name_or_path = adapter.base_folder
-    elif config.lora_rank:
-        lora = LoraConfig(
-            r=config.lora_rank,
-            lora_alpha=2 * config.lora_rank,
-            lora_dropout=0.0,
-            target_modules="all-linear",
-            task_type="CAUSAL_LM",
-        )
-    pad_id = tokenizer.pad_token_id
-    progress = Progress(config.output_dir / run_folder.METRICS, _say)
-    seal = (runlog.read_seal(checkpoint) if checkpoint else None) or {}
+
+
+def _train(
+    job: Job,
+    arguments: Any,
+    renderer: Renderer,
+    batches: Batches,
+    facts: dict[str, Any],
+    checkpoint: Path | None,
+) -> int:
+    import torch
+    from transformers import PrinterCallback
+
+    from agentic.train import attention
+    from agentic.train.trainer import BatchData, PackedTrainer, Progress
+
+    options, tokenizer = job.options, renderer.tokenizer
+    # One end token everywhere: SFT label, tokenizer, generation. Padding may be the same id: labels decide, not ids.
+    tokenizer.eos_token = tokenizer.convert_ids_to_tokens(renderer.end_ids[0])
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    # Frozen weights need no float32 master copy; casting them once and not in every step saves a third of the forward
+    # time on a CPU. What is trained stays float32.
+    frozen = torch.bfloat16 if options.lora_rank and arguments.bf16 else torch.float32
+    model = load_model(job, frozen, attention.NAME)
+    model.config.use_cache = False
+    model.generation_config.eos_token_id = renderer.end_ids
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model, lora_config = lora(job, model)
+    progress = Progress(options.output_dir / run_folder.METRICS, say)
+    seal = (read_seal(checkpoint) if checkpoint else None) or {}
+    data = BatchData(batches, tokenizer.pad_token_id)
     trainer = PackedTrainer(
         model=model,
         args=arguments,
-        train_dataset=Dataset.from_dict({"batch": list(range(len(batches)))}),
-        data_collator=lambda items: with_layout([row for item in items for row in batches[item["batch"]]], pad_id),
+        data=data,
         processing_class=tokenizer,
-        peft_config=lora,
+        peft_config=lora_config,
         callbacks=[progress],
-        max_minutes=config.max_minutes,
+        max_minutes=options.max_minutes,
         elapsed_s=seal.get("elapsed_s", 0.0),
         tokens_trained=seal.get("tokens_trained", 0),
     )
+    trainer.store, trainer.light_weights = job.store, job.light_weights
     progress.trainer = trainer
     trainer.remove_callback(PrinterCallback)
     with _stop_on_signal(progress):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if progress.stop_requested:
-        _say(
-            f"stopped after step {trainer.state.global_step}; a checkpoint is in {config.output_dir}. "
-            "Continue with the same command and --resume_from_checkpoint"
+        say(
+            f"stopped after step {trainer.state.global_step}; a checkpoint is in {job.store.folder}. "
+            f"Continue with the same command and {job.how_to_go_on}"
         )
         return INTERRUPTED
     if progress.timed_out:
-        _say(f"time limit of {config.max_minutes:g} minutes reached after step {trainer.state.global_step}")
-    _export(config, trainer, adapter, renderer, corpus, facts)
+        say(f"time limit of {options.max_minutes:g} minutes reached after step {trainer.state.global_step}")
+    export(job, trainer, renderer, batches, facts)
+    if job.light_weights:
+        trainer.write_light_weights()
+        say(f"wrote {job.light_weights}")
     return 0
 
 
 @contextmanager
 def _stop_on_signal(progress: Progress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM finish the current step and save; a second one stops at once."""
+    """Ctrl-C and SIGTERM finish the current step and save; a second one stops at once.
+
+    Launchers answer Ctrl-C, which the trainers got as well, by a SIGTERM to each: one request, not two.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    asked, owner = math.inf, os.getpid()
+
     def stop(number: int, frame: Any) -> None:
-        if progress.stop_requested:
+        nonlocal asked
+        if os.getpid() != owner:  # a forked tokenising worker: it ends with its trainer, or when that ends it
+            return None if number == signal.SIGINT else os._exit(1)
+        if time.monotonic() - asked > 2:
             raise KeyboardInterrupt
+        if progress.stop_requested:
+            return None
+        asked = time.monotonic()
         progress.stop_requested = True
-        _say("stopping after this step (again to stop at once)")
+        say("stopping after this step (again to stop at once)")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -328,61 +299,3 @@ def _stop_on_signal(progress: Progress) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-# ---------------------------------------------------------------------------------------------- export
-
-
-def _export(
-    config: SftConfig,
-    trainer: PackedTrainer,
-    adapter: Adapter | None,
-    renderer: Renderer,
-    corpus: Corpus,
-    facts: dict[str, Any],
-) -> None:
-    """Write final/: a folder that transformers or peft loads, with template, generation config and card."""
-    if not trainer.is_world_process_zero():
-        return
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    final = config.output_dir / "final"
-    staging = config.output_dir / f".final.{os.getpid()}"
-    base_name = adapter.base_name if adapter else config.model_name_or_path
-    model.config.use_cache = True
-    model.config._attn_implementation = "sdpa"
-    if config.lora_rank:
-        model.peft_config["default"].base_model_name_or_path = base_name
-    model.save_pretrained(staging)
-    if config.lora_rank:
-        halve_adapter(staging / "adapter_model.safetensors")
-    renderer.tokenizer.save_pretrained(staging)
-    model.generation_config.save_pretrained(staging)
-    machine = run_folder.machine()
-    git = run_folder.git_state()
-    write_card(
-        staging,
-        **facts,
-        name=config.output_dir.resolve().name,
-        base_model=base_name,
-        method=(f"LoRA, rank {config.lora_rank}, all linear layers" if config.lora_rank else "full fine-tuning")
-        + (f", continued from {config.model_name_or_path}" if adapter else ""),
-        command=shlex.join(["agentic", *sys.argv[1:]]),
-        data=[path.name for path in config.data_path],
-        examples=len(corpus.examples),
-        trained_tokens=trainer.tokens_trained,
-        steps=trainer.state.global_step,
-        seed=config.seed,
-        hours=round(trainer.elapsed_s / 3600, 3),
-        machine=", ".join([machine["cpu"], f"{machine['cores']} cores", *machine["gpus"]]),
-        tools=corpus.tools,
-        versions=run_folder.versions(),
-        git_commit=git["commit"] + ("+" if git["dirty"] else "") if git and git["commit"] else None,
-    )
-    shutil.rmtree(final, ignore_errors=True)
-    staging.rename(final)
-    _say(f"wrote {final}")
-
-
-def _say(text: str) -> None:
-    if int(os.environ.get("RANK", "0")) == 0:
-        print(text, flush=True)

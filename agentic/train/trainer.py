@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from datasets import Dataset
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, get_scheduler
 from trl import SFTTrainer
 
 from agentic import jsonl
+from agentic.errors import UserError
 from agentic.train.attention import Segment, layout
+from agentic.train.corpus import Batches
 from agentic.train.packing import IGNORED, Row, collate, segment_bounds
-from agentic.train.runlog import checkpoints, seal
+from agentic.train.saving import SealedSaving
 
 
 def with_layout(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
@@ -30,7 +32,53 @@ def with_layout(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
     return batch
 
 
-class PackedTrainer(SFTTrainer):  # type: ignore[misc]
+class Failure(str):
+    """What is wrong with a batch. Tokenising workers hand it over: an exception would arrive with their traceback."""
+
+
+class BatchData(torch.utils.data.Dataset[list[Row] | Failure]):
+    """The batches of all epochs as one sequence: index `epoch * len(batches) + place`."""
+
+    def __init__(self, batches: Batches, pad_id: int) -> None:
+        self.batches, self.pad_id = batches, pad_id
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> list[Row] | Failure:
+        try:
+            return self.batches.rows(*divmod(index, len(self.batches)))
+        except UserError as error:
+            return Failure(error)
+
+    def collate(self, items: list[list[Row] | Failure]) -> dict[str, Any]:
+        """One forward pass from several batches."""
+        rows: list[Row] = []
+        for item in items:
+            if isinstance(item, Failure):
+                return {"failure": str(item)}
+            rows += item
+        return with_layout(rows, self.pad_id)
+
+
+class EpochOrder(torch.utils.data.Sampler[int]):
+    """Indices into BatchData of one epoch, in order; the order within an epoch is that of the batches.
+
+    It has no set_epoch on purpose: accelerate does not reach it behind the wrappers of a resumed epoch. `epoch` is set by
+    Progress when an epoch begins.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length, self.epoch = length, 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.epoch * self.length, (self.epoch + 1) * self.length))
+
+
+class PackedTrainer(SealedSaving, SFTTrainer):  # type: ignore[misc]
     """SFT whose loss is the mean over all trained tokens of an optimizer step.
 
     Logits are computed only where a token is trained: a hook in front of the output layer picks those positions, so the
@@ -39,25 +87,46 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
 
     def __init__(
         self,
-        *args: Any,
+        data: BatchData,
         max_minutes: float | None = None,
         elapsed_s: float = 0.0,
         tokens_trained: int = 0,
         **kwargs: Any,
     ) -> None:
         """`elapsed_s` and `tokens_trained` are those of the run so far, when it is resumed."""
-        super().__init__(*args, **kwargs)
+        # TRL takes datasets of its own kind only, and looks at one row.
+        placeholder = Dataset.from_dict({"labels": [[0]]})
+        super().__init__(train_dataset=placeholder, data_collator=data.collate, **kwargs)
+        self.train_dataset = data
+        self.order = EpochOrder(len(data))
         # The loss below is divided by num_items_in_batch, so the Trainer must count it and must not divide again.
         self.model_accepts_loss_kwargs = True
         self.max_s = None if max_minutes is None else max_minutes * 60
         self.elapsed_before_s = elapsed_s
         self.started = time.monotonic()
-        self.tokens_computed = 0
-        self.tokens_trained = tokens_trained
-        self.tokens_right = 0
+        self.schedule_s = elapsed_s
+        """Training time that the schedule goes by: the first process's clock, as of the last step."""
+        self.tokens_trained = self._trained_before = tokens_trained
+        self._counts = [0, 0, 0]  # computed, trained and rightly predicted tokens of this process
         self._selected: torch.Tensor | None = None
         base = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
         base.get_output_embeddings().register_forward_pre_hook(self._select)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochOrder:
+        return self.order
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        if self.state.global_step >= self.state.max_steps:
+            return [], None  # a run that was finished is resumed: nothing is left to do
+        batch: tuple[list[Any], Any] = super().get_batch_samples(epoch_iterator, num_batches, device)
+        return batch
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: Any) -> Any:
+        """Raises UserError before the processes count together: the others must not wait for this one."""
+        for sample in batch_samples:
+            if "failure" in sample:
+                raise UserError(sample["failure"])
+        return super()._get_num_items_in_batch(batch_samples, device)
 
     @property
     def elapsed_s(self) -> float:
@@ -91,14 +160,28 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
         if num_items_in_batch is None:
             loss = loss / max(1, targets.numel())
         else:
-            loss = loss / num_items_in_batch
+            loss = loss / max(1, int(num_items_in_batch))  # a step of EMPTY rows alone has none
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes  # DDP averages gradients over the processes
         if self.model.training:
-            self.tokens_computed += labels.numel()
-            self.tokens_trained += targets.numel()
-            self.tokens_right += int((logits.argmax(-1) == targets).sum())
+            right = int((logits.argmax(-1) == targets).sum())
+            self._counts = [a + b for a, b in zip(self._counts, (labels.numel(), targets.numel(), right), strict=True)]
         return (loss, outputs) if return_outputs else loss
+
+    def shared(self, values: Sequence[float], how: str = "sum") -> list[float]:
+        """`values` summed (or their maximum) over the processes; every process must call it."""
+        if self.args.world_size == 1:
+            return list(values)
+        box = torch.tensor(values, dtype=torch.float64, device=self.args.device)
+        torch.distributed.all_reduce(box, getattr(torch.distributed.ReduceOp, how.upper()))
+        found: list[float] = box.tolist()
+        return found
+
+    def totals(self) -> list[int]:
+        """Computed, trained and right tokens of all processes since the start of this one; every process must call it."""
+        totals = [int(count) for count in self.shared(self._counts)]
+        self.tokens_trained = self._trained_before + totals[1]
+        return totals
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Skip SFTTrainer's own metrics (they come from the loss that is replaced here)."""
@@ -113,49 +196,18 @@ class PackedTrainer(SFTTrainer):  # type: ignore[misc]
         decay = _schedule_function(str(self.args.lr_scheduler_type.value), num_training_steps)
 
         def factor(step: int) -> float:
-            progress = min(1.0, max(step / num_training_steps, self.elapsed_s / (self.max_s or math.inf)))
+            # Every process must have the same rate, and their clocks differ.
+            elapsed = self.elapsed_s if self.args.world_size == 1 else self.schedule_s
+            progress = min(1.0, max(step / num_training_steps, elapsed / (self.max_s or math.inf)))
             return min(1.0, (step + 1) / (warmup + 1)) * decay(round(progress * num_training_steps))
 
         self.lr_scheduler = LambdaLR(optimizer, factor)
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Save under a temporary folder, seal it, rename it: a checkpoint is whole or not there."""
-        target = Path(self.args.output_dir)
-        staging = target / "saving"
-        folder = f"checkpoint-{self.state.global_step}"
-        self._staging = staging
-        try:
-            super(SFTTrainer, self)._save_checkpoint(model, trial)  # without TRL's card; final/ gets ours
-        finally:
-            self._staging = None
-        self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            seal(
-                staging / folder,
-                step=self.state.global_step,
-                elapsed_s=round(self.elapsed_s, 1),
-                tokens_trained=self.tokens_trained,
-            )
-            remove(target / folder)
-            os.rename(staging / folder, target / folder)
-            staging.rmdir()
-            for old in checkpoints(target)[self.args.save_total_limit or None :]:
-                remove(old)
-
-    _staging: Path | None = None
-
-    def _get_output_dir(self, trial: Any) -> str:
-        return str(self._staging) if self._staging is not None else str(super()._get_output_dir(trial))
-
-
-def remove(folder: Path) -> None:
-    """Delete a folder if it is there."""
-    import shutil
-
-    if folder.exists():
-        shutil.rmtree(folder)
+    def seal_facts(self) -> dict[str, Any]:
+        self.totals()
+        return {"elapsed_s": round(self.elapsed_s, 1), "tokens_trained": self.tokens_trained}
 
 
 def _schedule_function(name: str, steps: int) -> Callable[[int], float]:
@@ -164,6 +216,10 @@ def _schedule_function(name: str, steps: int) -> Callable[[int], float]:
     scheduler = get_scheduler(name, optimizer, num_warmup_steps=0, num_training_steps=steps)
     function: Callable[[int], float] = scheduler.lr_lambdas[0]
     return function
+
+
+MOST_SKIPPED = 20
+"""Overflowing steps in a row after which float16 is given up: 16 halvings bring the loss scale from 65536 to 1."""
 
 
 class Progress(TrainerCallback):  # type: ignore[misc]
@@ -175,30 +231,57 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         self.trainer: PackedTrainer
         self.stop_requested = False
         self.timed_out = False
-        self._last: tuple[float, int, int, int]
+        self._skipped = 0
+        self._skipped_together = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.started = time.monotonic()
         self._first_step = state.global_step
-        self._last = self._now()
+        self._last = [time.monotonic(), 0, 0, 0]
+        if state.global_step >= state.max_steps:
+            control.should_training_stop = True
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # A resumed epoch begins somewhere in its middle.
+        self.trainer.order.epoch = math.floor(round(state.epoch or 0.0, 6))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        limit = self.trainer.max_s
-        if limit is not None and self.trainer.elapsed_s >= limit:
+        trainer = self.trainer
+        self._watch_scale(state)
+        # Processes see a signal, and the time limit, in different steps: they have to agree.
+        clock = trainer.elapsed_s if args.process_index == 0 else 0.0
+        stop, trainer.schedule_s = trainer.shared([float(self.stop_requested), clock], "max")
+        self.stop_requested = bool(stop)
+        if trainer.max_s is not None and trainer.schedule_s >= trainer.max_s:
             self.timed_out = True
         if self.stop_requested or self.timed_out:
             control.should_training_stop = True
             control.should_save = True
             control.should_log = True
 
+    def _watch_scale(self, state: Any) -> None:
+        """float16 halves its loss scale with every step that overflows: at the floor nothing is learnt any more."""
+        if not self.trainer.accelerator.optimizer_step_was_skipped:
+            self._skipped_together = 0
+            return
+        self._skipped += 1
+        self._skipped_together += 1
+        if self._skipped_together >= MOST_SKIPPED:
+            raise UserError(
+                f"step {state.global_step}: float16 overflowed in {MOST_SKIPPED} steps in a row; continue with --dtype "
+                "bfloat16 or a lower --learning_rate from the last checkpoint"
+            )
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if not state.is_world_process_zero or not logs or "loss" not in logs:
+        if not logs or "loss" not in logs:
             return
         trainer = self.trainer
-        now = self._now()
+        now = [time.monotonic(), *trainer.totals()]
         seconds, computed, trained, right = (new - old for new, old in zip(now, self._last, strict=True))
         self._last = now
         seconds = max(seconds, 1e-6)
+        if not state.is_world_process_zero:
+            return
         row = {
             "step": state.global_step,
             "epoch": round(state.epoch or 0.0, 4),
@@ -211,16 +294,15 @@ class Progress(TrainerCallback):  # type: ignore[misc]
             "trained_tokens": trainer.tokens_trained,
             "elapsed_s": round(trainer.elapsed_s, 1),
         }
+        if self._skipped:
+            row["skipped_steps"] = self._skipped
         jsonl.append(self.metrics, row)
         self.say(
             f"step {row['step']}/{state.max_steps}  loss {row['loss']:.4f}  right {row['token_accuracy']:.3f}  "
             f"lr {row['learning_rate']:.2e}  {row['tokens_per_s']:.0f} tok/s  "
             f"{row['trained_tokens_per_s']:.0f} trained tok/s  ETA {_minutes(self._remaining_s(state))}"
+            + (f"  {self._skipped} steps skipped" if self._skipped else "")
         )
-
-    def _now(self) -> tuple[float, int, int, int]:
-        trainer = self.trainer
-        return time.monotonic(), trainer.tokens_computed, trainer.tokens_trained, trainer.tokens_right
 
     def _remaining_s(self, state: Any) -> float:
         done = max(1, state.global_step - self._first_step)

@@ -24,13 +24,20 @@ def weight_file(folder: Path, name: str, config: SearchLMConfig) -> Path:
 
 def save_weights(model: SearchLMForCausalLM, path: Path) -> None:
     """Write the light weights, whole or not at all."""
-    weights = {name: tensor.detach().to("cpu", torch.float16) for name, tensor in model.state_dict().items()}
+    save_state(model.state_dict(), path)
+
+
+def save_state(state: dict[str, torch.Tensor], path: Path) -> None:
+    """`save_weights` for a state dict, as ZeRO gathers it. Raises UserError for weights that float16 cannot hold."""
+    weights = {name: tensor.detach().to("cpu", torch.float16) for name, tensor in state.items()}
     if not torch.isfinite(torch.stack([tensor.abs().max() for tensor in weights.values()])).all():
         raise UserError(f"{path}: not written, the weights do not fit float16 (they hold inf or nan); look at the loss")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(weights, temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         with suppress(OSError):
             temporary.unlink()

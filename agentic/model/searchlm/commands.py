@@ -49,7 +49,7 @@ def create(
     from transformers import AutoTokenizer, GenerationConfig
 
     from agentic.model.searchlm.checkpoint import load_weights
-    from agentic.model.searchlm.configuration import profile_config
+    from agentic.model.searchlm.configuration import fitted_config
     from agentic.model.searchlm.modeling import SearchLMForCausalLM
 
     try:
@@ -59,9 +59,7 @@ def create(
             f"{tokenizer_dir}: holds no tokenizer (tokenizer.json); name its folder with --tokenizer, or train one with "
             "agentic tokenizer"
         ) from None
-    about = profile_config(profile, **({"attention": attention} if attention else {}))
-    if len(tokenizer) > about.vocab_size or profile == "tiny":
-        about.vocab_size = len(tokenizer)
+    about = fitted_config(profile, len(tokenizer), **({"attention": attention} if attention else {}))
     torch.manual_seed(seed)
     model = SearchLMForCausalLM(about)
     if weights is not None:

@@ -118,3 +118,11 @@ def profile_config(profile: str, **changes: Any) -> SearchLMConfig:
     if profile not in PROFILES:
         raise UserError(f"model profile {profile!r}: choose one of {', '.join(PROFILES)}")
     return SearchLMConfig(**{**PROFILES[profile], **changes})
+
+
+def fitted_config(profile: str, tokens: int, **changes: Any) -> SearchLMConfig:
+    """`profile_config` with room for a tokenizer of `tokens` entries; `tiny` has exactly as many."""
+    about = profile_config(profile, **changes)
+    if tokens > about.vocab_size or profile == "tiny":
+        about.vocab_size = tokens
+    return about
