@@ -17,7 +17,9 @@ from agentic.tools.parse import render_call
 from agentic.tools.retriever import Retriever, terms
 
 MISTAKE_RATE = 0.06
-"""Share of the training experts whose first cell misspells a column, and of those that first find another document."""
+"""Share of the training experts whose first cell misspells a column."""
+DETOUR_RATE = 0.2
+"""Share of the training experts' look-ups that ask for a part of the name first, where that finds another document."""
 TOOLS = ["python_executor", "retriever", "calculator"]
 
 
@@ -43,7 +45,7 @@ def ops_script(
     retriever = Retriever(asked.documents)
     steps: list[Step] = []
     for position, (query, wanted) in enumerate(asked.queries):
-        poor = _poor_query(query, wanted, retriever, rng) if slips and rng.random() < MISTAKE_RATE else None
+        poor = _poor_query(query, wanted, retriever, rng) if slips and rng.random() < DETOUR_RATE else None
         if poor is not None:
             steps.append(Step(render_call("retriever", {"query": poor}), detour=True))
         search = _query(query, wanted, asked.documents, retriever)
