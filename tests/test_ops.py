@@ -120,9 +120,9 @@ def test_one_seed_one_drawing(shop: World, seed: int) -> None:
 
 
 def test_weights_are_kept(shop: World) -> None:
-    drawn = Counter(program.operation for program in itertools.islice(draw_programs(shop, OPERATIONS, "w"), 4000))
+    drawn = Counter(program.operation for program in itertools.islice(draw_programs(shop, OPERATIONS, "w"), 2500))
     for operation, weight in OPERATIONS.items():
-        assert drawn[operation] / 4000 == pytest.approx(weight / sum(OPERATIONS.values()), rel=0.35)
+        assert drawn[operation] / 2500 == pytest.approx(weight / sum(OPERATIONS.values()), rel=0.35)
 
 
 def test_what_means_the_same_is_one_program(shop: World) -> None:
@@ -130,7 +130,7 @@ def test_what_means_the_same_is_one_program(shop: World) -> None:
     filters = (("channel", "live"), ("quarter", "2024Q1"))
     one = Program(by_id["net_revenue"], "value", None, filters)
     assert one.canonical == Program(by_id["gmv.net"], "value", None, filters).canonical
-    drawn = list(itertools.islice(all_programs(shop, {"difference": 1, "ratio": 1}), 40_000))
+    drawn = list(itertools.islice(all_programs(shop, {"difference": 1, "ratio": 1}), 9_000))
     pairs = {(p.operation, p.metric.id, p.filters, frozenset(p.arguments)) for p in drawn}
     assert len(pairs) == len(drawn)  # never a - b beside b - a
     assert all(list(p.filters) == sorted(p.filters) for p in drawn)

@@ -76,6 +76,7 @@ class _SqlWorld(World):
         columns = (*by, *(column for column, _ in filters))
         key = (metric.expression, metric.conditions, columns)
         if key not in self._dense:
+            self._make_room(columns, self._dense)
             self._dense[key] = self._compute(metric, columns)
         place: Any = (..., *(self._index[column][level] for column, level in filters))
         return self._dense[key][place]

@@ -6,6 +6,7 @@ expert's code then computes it again, in the sandbox, from the table files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from agentic.tasks.metrics import Metric, Term, rivals
 
 Level = str | int | float | bool
 Filters = tuple[tuple[str, Level], ...]
+
+KEPT_CELLS = 10_000_000
+"""Numbers of metrics kept at most (eight bytes each, and as much again for their terms)."""
 
 _COMPARE = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
 
@@ -72,6 +76,7 @@ class World:
         self._rows: dict[str, pd.DataFrame] = {}
         self._terms: dict[object, np.ndarray] = {}
         self._values: dict[object, np.ndarray] = {}
+        self._cells = 0
         self._index = {c: {level: i for i, level in enumerate(d.levels)} for c, d in self.dimensions.items()}
         self._rivals = {metric.id: rivals(metric, self.metrics) for metric in self.metrics}
         self._columns = {metric.id: self._shared_columns(metric) for metric in self.metrics}
@@ -111,11 +116,20 @@ class World:
         columns = (*by, *(column for column, _ in filters))
         key = (metric.expression, metric.conditions, columns)
         if key not in self._values:
+            self._make_room(columns, self._values, self._terms)
             with np.errstate(divide="ignore", invalid="ignore"):
                 terms = {term: self._term(term, metric, columns) for term in metric.terms}
                 self._values[key] = np.asarray(metric.value(terms), dtype=float)
         place: Any = (..., *(self._index[column][level] for column, level in filters))
         return self._values[key][place]
+
+    def _make_room(self, columns: tuple[str, ...], *kept: dict[object, np.ndarray]) -> None:
+        """Forget all arrays when they would take too much memory: wide tables have very many sets of columns."""
+        self._cells += math.prod(len(self.dimensions[column].levels) for column in columns)
+        if self._cells > KEPT_CELLS:
+            self._cells = 0
+            for arrays in kept:
+                arrays.clear()
 
     def _term(self, term: Term, metric: Metric, columns: tuple[str, ...]) -> np.ndarray:
         conditions = tuple(condition for condition in metric.conditions if condition.table == term.table)
