@@ -62,6 +62,7 @@ STAGES: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "train": {
         "sft": ("SftConfig", "agentic.train.sft:run", "supervised fine-tuning on agent tokens"),
+        "train": ("TrainConfig", "agentic.train.rl:run", "reinforcement learning on rollouts, alone or with SFT"),
     },
     "evaluate": {
         "eval": ("EvalConfig", "agentic.evaluate.run:run", "evaluate a model, an endpoint or predictions"),

@@ -125,14 +125,20 @@ class Environment:
 
     `session`: one that `open_session` of an environment with the same tables made. It is used and not closed: whoever lends
     it answers for what earlier episodes left there (trusted scripts only; a model's code needs a session of its own).
+    `seed` starts the random generators of the environment's own session, so that an episode can be repeated exactly.
     """
 
     def __init__(
-        self, sandbox: Sandbox, limits: EnvironmentLimits | None = None, session: Session | None = None
+        self,
+        sandbox: Sandbox,
+        limits: EnvironmentLimits | None = None,
+        seed: str | None = None,
+        session: Session | None = None,
     ) -> None:
         self.sandbox = sandbox
         self._lent = session
         self.limits = limits or EnvironmentLimits()
+        self.seed = seed
         self.task: Task | None = None
         self._session: Session | None = None
         self._tables: dict[str, Table] = {}
@@ -227,7 +233,7 @@ class Environment:
 
     async def open_session(self) -> Session:
         """A new session with the task's tables and databases; the caller closes it."""
-        return await self.sandbox.session(*self._files())
+        return await self.sandbox.session(*self._files(), seed=self.seed)
 
     async def _run(self, code: str) -> ExecResult:
         session = self._lent or self._session

@@ -93,7 +93,7 @@ async def run_episode(
         task_id=task.id, sample=sample, policy=policy.name, policy_version=policy.version, isolation=sandbox.level
     )
     started = time.perf_counter()
-    environment = Environment(sandbox, EnvironmentLimits(), session)
+    environment = Environment(sandbox, EnvironmentLimits(), seed=f"{task.id}/{sample}", session=session)
     tools = shown_tools(task_tools(task), limits.dialect)
     conversation = Conversation(messages=[], tools=tools, task_id=task.id, sample=sample)
     deadline = asyncio.timeout(limits.deadline_s)

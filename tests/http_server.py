@@ -99,8 +99,11 @@ class ScriptedServer:
             # Headers and body are two writes; without this the second waits for the first one's acknowledgement.
             disable_nagle_algorithm = True
 
+            def do_GET(self) -> None:
+                self.do_POST()
+
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+                body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 server._count(+1)
                 answer = server._next(Recorded(self.path, headers, body))

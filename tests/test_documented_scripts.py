@@ -30,6 +30,7 @@ COMMAND = {
     "scripts/build_agentic_sft.py": "dataset",
     "scripts/eval_agentic_data.py": "eval",
     "trainer/train_full_sft_deepspeed.py": "sft",
+    "trainer/train_agent_deepspeed.py": "train",
 }
 
 

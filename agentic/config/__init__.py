@@ -18,7 +18,7 @@ from agentic.config.start import (
     SandboxDoctorConfig,
     TokenizerConfig,
 )
-from agentic.config.train import SftConfig
+from agentic.config.train import SftConfig, TrainConfig
 from agentic.config.use import AskConfig
 
 __all__ = [
@@ -39,5 +39,6 @@ __all__ = [
     "SandboxDoctorConfig",
     "SftConfig",
     "TokenizerConfig",
+    "TrainConfig",
     "ValidateConfig",
 ]

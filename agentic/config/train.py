@@ -92,3 +92,140 @@ class SftConfig:
         check_files(self.data_path, " after --data_path")
         if self.from_weight is not None and self.lora_rank:
             raise UserError("--from_weight trains all weights; leave out --lora_rank")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Reinforcement learning on the agent's own rollouts, alone or together with SFT on expert trajectories."""
+
+    data_path: Annotated[tuple[Path, ...], arg(aliases=["--data"])]
+    """Task files (JSONL); expert trajectories in them serve the SFT term."""
+    output_dir: Path | None = None
+    """Run folder: metrics.jsonl, samples.jsonl, checkpoints, best/, final/. Default runs/train; with --from_weight
+    runs/{save_weight}_{hidden}_mla under the repository root."""
+    strategy: Literal["mixed", "sft", "rl", "sft-then-rl"] = "mixed"
+    """mixed: gamma * SFT + (1 - gamma) * RL with a falling gamma; rl: rewards alone; sft-then-rl: one after the other."""
+    loss_type: Literal["grpo", "cispo", "dapo"] = "grpo"
+    """Policy loss: grpo (mean by sequence), dapo (mean by token), cispo (clipped weights, every token keeps a gradient)."""
+    model_name_or_path: str | None = None
+    """Model to start from: a folder (model or adapter), a Hugging Face id, default, or smollm2 (when nothing is named)."""
+    from_weight: str | None = None
+    """SearchLM weights to start from, by name: agent_sft is {save_dir}/agent_sft_1024_mla.pth."""
+    save_weight: str = "agent_grpo"
+    """With --from_weight: name of the light weights, {save_dir}/agent_grpo_1024_mla.pth, and of the full training states,
+    checkpoints/agent_grpo_1024_mla_epoch1_step25 (checkpoints/agent_grpo_1024_mla_latest names the newest)."""
+    model_profile: Literal["SearchLM-100M", "SearchLM-300M", "SearchLM-500M", "tiny"] = "SearchLM-300M"
+    """Size of the model of --from_weight."""
+    tokenizer: Path = Path("model")
+    """Tokenizer folder of --from_weight, relative to the repository root."""
+    save_dir: Path = Path("out")
+    """Folder of weight files, relative to the repository root."""
+    lora_rank: int = 0
+    """LoRA rank on all linear layers; 0 trains all weights. An adapter that is trained on keeps its own."""
+    # ------------------------------------------------------------------------------------------- rollouts
+    num_generations: int = 6
+    """Samples of one task in a group (G)."""
+    batch_size: int = 8
+    """Tasks of a step on every process, for each accumulation step."""
+    accumulation_steps: Annotated[int, arg(aliases=["--gradient_accumulation_steps"])] = 1
+    """The tasks of one optimizer step are batch_size * accumulation_steps * processes."""
+    temperature: float = 1.0
+    """Of sampling; the policy gradient is that of the distribution sampled from."""
+    max_turns: int = 8
+    """Turns of a trajectory (a task may allow fewer)."""
+    max_new_tokens: int = 256
+    """Tokens of one turn."""
+    max_total_tokens: int = 1024
+    """Generated tokens of one trajectory."""
+    deadline_s: float = 300.0
+    """Seconds of one trajectory; a straggler closes as `deadline`, leaves the loss and holds up nobody."""
+    rollout_batch_size: int = 48
+    """Trajectories in flight, and rows of the decoding batch."""
+    reward: Literal["ops", "paper"] = "ops"
+    """Preset of the reward: weighted parts, or 1 falling to 0.5 with length for right, 0 for wrong, -0.1 for malformed."""
+    truncated: Literal["keep", "drop"] = "keep"
+    """What was cut by a token budget: keep scores it as unfinished, drop takes it out of loss and baseline."""
+    max_resamples: int = 1
+    """Other tasks tried, at most, in place of one whose samples all got the same reward."""
+    advantage_scale: Literal["group", "none"] = "group"
+    """Divide advantages by the group's standard deviation, or not (Dr. GRPO)."""
+    sampler_dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the copy that samples; the loss corrects for the gap to the trained weights."""
+    importance_cap: float = 2.0
+    """Limit of the importance weight p_trainer / p_sampler of a token; 0 leaves the correction out."""
+    deterministic: bool | None = None
+    """Rollouts by logical time, the same in every run (unset: on a CPU, where resuming is exact to the last bit)."""
+    endpoint: str | None = None
+    """Sample from this OpenAI-compatible server instead (token ids and logprobs: vLLM); weights go to it at every step."""
+    endpoint_sync: Literal["vllm", "none"] = "vllm"
+    """How the server gets the weights: vllm (NCCL), or none (it keeps its own: off-policy, corrected by the weights)."""
+    # --------------------------------------------------------------------------------------- optimisation
+    gamma_start: float = 0.9
+    """mixed: weight of the SFT term at the first step."""
+    gamma_end: float = 0.05
+    """mixed: its weight at the last step."""
+    gamma_schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """mixed: how it falls."""
+    sft_share: float = 0.3
+    """sft-then-rl: share of the steps (or of the time) that SFT gets."""
+    num_iterations: int = 1
+    """Optimizer steps on the same rollouts; clipping acts from the second on."""
+    epsilon_low: float = 0.2
+    """Clip range of the ratio below 1."""
+    epsilon_high: float = 0.28
+    """Clip range of the ratio above 1."""
+    learning_rate: float = 1e-5
+    """Peak learning rate (1e-5 suits full training of a small model, 1e-4 LoRA)."""
+    sft_learning_rate: float | None = None
+    """Learning rate of steps that are SFT alone (unset: learning_rate)."""
+    lr_scheduler_type: str = "constant_with_warmup"
+    """Any schedule name of transformers."""
+    warmup_steps: int = 10
+    """Steps of linear warm-up."""
+    max_grad_norm: float = 1.0
+    """Gradient clipping."""
+    num_train_epochs: Annotated[float, arg(aliases=["--epochs"])] = 1.0
+    """Passes over the tasks."""
+    max_steps: int = -1
+    """Stop after this many optimizer steps (-1: by epochs)."""
+    max_minutes: float | None = None
+    """Stop cleanly, with a checkpoint, after this many minutes; the schedules are fitted to the time."""
+    tokens_per_batch: int = 4096
+    """Token budget of one forward pass (packed by length, shared prompts stored once)."""
+    max_length: int = 4096
+    """Longer expert trajectories are left out."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Computing type; auto is bfloat16 where the processor or GPU has it, else float32. float16 (with loss scaling) needs a
+    GPU; on a CPU it is replaced as auto is, and that is said."""
+    deepspeed: str = "auto"
+    """zero2, zero3 (files in configs/), a DeepSpeed JSON file, or none; auto is zero2 under the deepspeed launcher."""
+    # ----------------------------------------------------------------------------- evaluation, checkpoints
+    dev_data: Path | None = None
+    """Task file for evaluation during training; best/ holds the weights with the highest success on it."""
+    dev_tasks: int = 48
+    """The first this many tasks of it."""
+    dev_samples: int = 1
+    """Samples a dev task at --temperature, beside a greedy one."""
+    eval_steps: int = 10
+    """Evaluate every this many steps, and before the first."""
+    save_steps: Annotated[int, arg(aliases=["--save_interval"])] = 25
+    """Checkpoint every this many optimizer steps."""
+    save_total_limit: int = 2
+    """Checkpoints kept."""
+    sample_steps: int = 10
+    """Write trajectories with their reward parts to samples.jsonl every this many steps."""
+    resume_from_checkpoint: Annotated[Switch, arg(aliases=["--resume", "--from_resume"])] = False
+    """Continue from the newest whole checkpoint of this run; alone or with 1 or 0."""
+    seed: int = 0
+    """Seed of initialisation, order and sampling."""
+    report_to: str = "none"
+    """Trackers of transformers: none, trackio, wandb, swanlab, tensorboard."""
+    dry_run: bool = False
+    """Resolve, read, print the plan, train nothing."""
+    local_rank: int = -1
+    """Set by launchers; not used (they set LOCAL_RANK as well)."""
+
+    def __post_init__(self) -> None:
+        check_files(self.data_path, " after --data_path")
+        if self.from_weight is not None and self.lora_rank:
+            raise UserError("--from_weight trains all weights; leave out --lora_rank")

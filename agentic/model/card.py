@@ -26,8 +26,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
 def write_card(folder: Path, **fields: Any) -> Path:
     """Merge `fields` into the folder's facts and write README.md from them; returns its path.
 
-    Fields: name (title; else the folder's), base_model, method, command, data (list of files), data_hash, examples,
-    trained_tokens, steps, seed, hours, machine, template_hash, end_ids, tools (OpenAI schemas), versions, git_commit ("+":
+    Fields: name (title; else the folder's), trained_with (a command), base_model, method, command, data (list of files),
+    data_hash, examples, trained_tokens, steps, seed, hours, machine, template_hash, end_ids, tools (OpenAI schemas), versions, git_commit ("+":
     with changes), scores (name -> text with interval). Called again later, for example with scores, it keeps the rest.
     """
     facts = read_facts(folder) | fields
@@ -43,7 +43,8 @@ def _render(name: str, facts: dict[str, Any]) -> str:
     lines += [f"library_name: {'peft' if lora else 'transformers'}", "pipeline_tag: text-generation"]
     lines += ["tags: [agentic-data-analysis, tool-calling, sft]", "---", "", f"# {name}", ""]
     lines += [
-        "Answers questions about tables by calling tools in the `agentic` environment. Trained with `agentic sft` on "
+        "Answers questions about tables by calling tools in the `agentic` environment. Trained with "
+        f"`{facts.get('trained_with', 'agentic sft')}` on "
         "agent tokens only (assistant turns and their end tokens).",
         "",
         "| | |",

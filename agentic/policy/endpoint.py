@@ -71,8 +71,8 @@ class EndpointPolicy:
         self.max_retries = max_retries
         self.backoff_s = backoff_s
         self.retries = 0
-        self._key = _api_key(api_key)
-        self.base_url, self._client = _connect(base_url, self._key, timeout_s)
+        self._key = usable_key(api_key)
+        self.base_url, self._client = connect(base_url, self._key, timeout_s)
         self._slots = asyncio.Semaphore(max_concurrency)
         self._reached = False
 
@@ -166,7 +166,8 @@ class EndpointPolicy:
 # --------------------------------------------------------------------------------------------- the client
 
 
-def _api_key(given: str | None) -> str:
+def usable_key(given: str | None = None) -> str:
+    """The API key: as given, else of the environment. Raises UserError for one that no header can hold."""
     key = (given or os.environ.get("AGENTIC_API_KEY") or os.environ.get("OPENAI_API_KEY") or "none").strip()
     if not re.fullmatch(r"[!-~]+", key):
         raise UserError("the API key holds a blank or a character that is not ASCII; copy it again")
@@ -191,7 +192,7 @@ def check_url(base_url: str) -> tuple[str, str, tuple[str, str] | None]:
     return url, host, login
 
 
-def _connect(base_url: str, key: str, timeout_s: float) -> tuple[str, openai.AsyncOpenAI]:
+def connect(base_url: str, key: str, timeout_s: float) -> tuple[str, openai.AsyncOpenAI]:
     """The base URL as it may be shown (without a login) and a client for it."""
     import openai
 

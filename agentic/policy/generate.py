@@ -39,8 +39,8 @@ class Generation:
     ids: list[int]
     """Sampled ids, at least one; the end id is included when the model wrote one."""
     logprobs: list[float]
-    """Log-probability of each id under the model's own distribution: float32 log_softmax of the raw logits, that is at
-    temperature 1 whatever the sampling temperature was, so it can be recomputed from the ids alone."""
+    """Log-probability of each id: float32 log_softmax of the logits at the engine's `logprob_temperature`. By default 1,
+    the model's own distribution, whatever the sampling temperature was."""
     stop_reason: Literal["stop", "length"]
     """stop: the last id is an end id. length: the budget (or the model's context) is used up."""
 
@@ -80,7 +80,8 @@ class Engine:
         end_ids: Sequence[int],
         *,
         temperature: float = 0.0,
-        seed: int = 0,
+        logprob_temperature: float = 1.0,
+        seed: int | str = 0,
         batch_size: int = 16,
         prefill_tokens: int = 4096,
         keep_bytes: int = 512 << 20,
@@ -89,6 +90,7 @@ class Engine:
         self.model = model.eval()
         self.end_ids = frozenset(end_ids)
         self.temperature = temperature
+        self.logprob_temperature = logprob_temperature
         self.seed = seed
         self.batch_size = batch_size
         self.prefill_tokens = prefill_tokens
@@ -218,7 +220,7 @@ class Engine:
             draws = torch.tensor([[r.random.random()] for r in requests], dtype=torch.float64, device=self.device)
             chosen = torch.searchsorted(cumulative, draws * cumulative[:, -1:], right=True)
             chosen = chosen.clamp(max=logits.shape[-1] - 1)
-        logprobs = torch.log_softmax(logits, -1).gather(-1, chosen)
+        logprobs = torch.log_softmax(logits / self.logprob_temperature, -1).gather(-1, chosen)
         if not torch.isfinite(logprobs).all():
             raise RuntimeError("the model's probabilities are not finite: its weights or its number type are at fault")
         for request, token, logprob in zip(requests, chosen[:, 0].tolist(), logprobs[:, 0].tolist(), strict=True):

@@ -24,7 +24,7 @@ from agentic.model import fetch
 from agentic.model.chat import Renderer
 from agentic.model.quiet import quiet_libraries
 from agentic.model.searchlm import register as register_searchlm
-from agentic.policy.base import Conversation, Reply
+from agentic.policy.tokens import TokenPolicy, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ GATHER_S = 0.01
 """How long an idle worker waits for further requests after the last one came."""
 
 
-class HFPolicy:
+class HFPolicy(TokenPolicy):
     """A Policy over a local model folder, adapter folder, `smollm2`, `default`, or a Hugging Face id.
 
     `version` names the weights and the chat template. Raises UserError when the model cannot be loaded.
@@ -74,7 +74,7 @@ class HFPolicy:
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(str(with_tokenizer))
         except (OSError, ValueError) as error:
-            raise UserError(f"{with_tokenizer}: the tokenizer cannot be loaded ({_first_line(error)})") from None
+            raise UserError(f"{with_tokenizer}: the tokenizer cannot be loaded ({first_line(error)})") from None
         self.renderer = Renderer(tokenizer)
         self.model = load_model(folder, adapter_folder, dtype)
         self.name = model_name_or_path if adapter is None else str(adapter_folder)
@@ -83,48 +83,15 @@ class HFPolicy:
         self.engine = Engine(
             self.model, self.renderer.end_ids, temperature=temperature, seed=seed, batch_size=batch_size
         )
+        self.max_context = self.engine.max_context
         self._worker = _Worker(self.engine)
 
-    async def act(self, conversation: Conversation, max_new_tokens: int) -> Reply:
-        """Sample the next turn; the conversation's token stream grows by what was rendered and what was sampled.
-
-        After an error or a cancellation the stream is as it was before. A context that is full is Reply.error.
-        """
-        first = not conversation.prompt_ids
-        if first:
-            rendered = self.renderer.prompt_ids(conversation.messages, conversation.tools)
-        else:
-            rendered = self._between(conversation)
-        prompt = conversation.prompt_ids + conversation.completion_ids + rendered
-        limit = self.engine.max_context
-        if limit is not None and len(prompt) >= limit:
-            return Reply(
-                "", "error", error=f"the conversation has {len(prompt)} tokens, the model's context is {limit}"
-            )
-        key = f"{conversation.task_id}/{conversation.sample}/{len(prompt)}"
-        try:
-            generation = await asyncio.wrap_future(self._worker.submit(prompt, max(1, max_new_tokens), key))
-        except RuntimeError as error:  # torch's out-of-memory and numeric errors, or a closed policy
-            return Reply("", "error", error=_first_line(error))
-        if first:
-            conversation.prompt_ids = rendered
-        else:
-            _extend(conversation, rendered, [0.0] * len(rendered), 0)
-        _extend(conversation, generation.ids, generation.logprobs, 1)
-        # The environment appends what was just written as the next message.
-        conversation.rendered = len(conversation.messages) + 1
-        return Reply(self.renderer.decode(generation.ids), generation.stop_reason, len(generation.ids))
+    async def generate(self, prompt: list[int], budget: int, key: str) -> Generation:
+        return await asyncio.wrap_future(self._worker.submit(prompt, budget, key))
 
     async def close(self) -> None:
         """Stop the worker; waiting calls end with an error reply."""
         await asyncio.to_thread(self._worker.close)
-
-    def _between(self, conversation: Conversation) -> list[int]:
-        """Ids from the end of the last turn to the next generation prompt."""
-        ids = self.renderer.continuation_ids(conversation.messages, conversation.rendered, conversation.tools)
-        # A turn that was cut by its budget gets the end token it lacks; it was not sampled, so it is not trained.
-        cut = conversation.completion_ids[-1] not in self.renderer.end_ids
-        return [self.renderer.end_ids[0], *ids] if cut else ids
 
 
 class _Worker:
@@ -220,7 +187,7 @@ def load_model(folder: Path, adapter: Path | None = None, dtype: str = "auto") -
     try:
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(str(folder), dtype=load_type)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{folder}: the model cannot be loaded ({_first_line(error)})") from None
+        raise UserError(f"{folder}: the model cannot be loaded ({first_line(error)})") from None
     if adapter is not None:
         try:
             import peft
@@ -229,7 +196,7 @@ def load_model(folder: Path, adapter: Path | None = None, dtype: str = "auto") -
         try:
             model = peft.PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise UserError(f"{adapter}: the adapter does not fit {folder} ({_first_line(error)})") from None
+            raise UserError(f"{adapter}: the adapter does not fit {folder} ({first_line(error)})") from None
     loaded: torch.nn.Module = model.to(device=device, dtype=number_type).eval()
     return loaded
 
@@ -273,14 +240,6 @@ def _cpu_quota() -> int | None:
 # ---------------------------------------------------------------------------------------------- details
 
 
-def _extend(conversation: Conversation, ids: list[int], logprobs: list[float], mask: int) -> None:
-    conversation.completion_ids.extend(ids)
-    conversation.mask.extend([mask] * len(ids))
-    conversation.logprobs.extend(logprobs)
-    lengths = {len(conversation.completion_ids), len(conversation.mask), len(conversation.logprobs)}
-    assert len(lengths) == 1, f"token stream out of step: {lengths}"
-
-
 def _fingerprint(folders: list[Path]) -> str:
     """Short hash of the weight files: sizes and up to 64 evenly spaced blocks of 1 MiB (small files: everything)."""
     block = 1 << 20
@@ -310,7 +269,3 @@ def _check_template(folder: Path, current: str) -> None:
         log.warning(
             "%s was trained with chat template %s, this one is %s: expect worse turns", folder, trained, current
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

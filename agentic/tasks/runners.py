@@ -87,7 +87,7 @@ async def play_chunk(sandbox: Sandbox, chunk: Chunk) -> list[Played]:
             if session is None or session.closed or tables != wanted:
                 if session is not None:
                     await session.close()
-                environment = Environment(sandbox)
+                environment = Environment(sandbox, seed=task.id)
                 await environment.reset(task, script.base_dir)
                 session, tables = await environment.open_session(), wanted
                 session.freezes = False

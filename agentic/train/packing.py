@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,14 @@ class Tokens:
 
     ids: list[int]
     labels: list[int]
+    key: int = -1
+    """Who it is, for those who look up more about it; the row that holds it says so in `keys`."""
 
     @classmethod
-    def from_mask(cls, ids: list[int], mask: list[int]) -> Tokens:
+    def from_mask(cls, ids: list[int], mask: list[int], key: int = -1) -> Tokens:
         """The first token has no predecessor that could predict it, so it is never trained."""
         labels = [token if trained else IGNORED for token, trained in zip(ids, mask, strict=True)]
-        return cls(ids, [IGNORED, *labels[1:]])
+        return cls(ids, [IGNORED, *labels[1:]], key)
 
     @property
     def trained(self) -> int:
@@ -61,6 +63,8 @@ class Row:
     """Group of each token, from 1."""
     segments: list[int]
     """0: prefix of the group; k >= 1: its k-th example."""
+    keys: list[int] = field(default_factory=list)
+    """Of the examples in the order in which they stand: their trained tokens follow one another in this order."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -140,6 +144,7 @@ def make_row(groups: Sequence[Group]) -> Row:
     for number, group in enumerate(groups, start=1):
         parts = [(0, group.examples[0], 0, group.prefix)]
         parts += [(k, example, group.prefix, len(example.ids)) for k, example in enumerate(group.examples, start=1)]
+        row.keys += [example.key for example in group.examples]
         for segment, example, start, end in parts:
             row.ids += example.ids[start:end]
             row.labels += example.labels[start:end]

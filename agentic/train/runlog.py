@@ -23,6 +23,15 @@ def data_hash(paths: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
+def repair_tail(path: Path) -> None:
+    """Drop half a line at the end, which a run that was killed while writing leaves."""
+    if path.exists():
+        data = path.read_bytes()
+        if data and not data.endswith(b"\n"):
+            with path.open("r+b") as file:
+                file.truncate(data.rfind(b"\n") + 1)
+
+
 def cut_metrics(path: Path, step: int) -> None:
     """Drop the rows behind `step`: a resumed run writes them again."""
     if path.exists():

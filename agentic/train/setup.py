@@ -43,6 +43,9 @@ class Base:
     adapter: Adapter | None = None
     searchlm: Any = None
     """SearchLMConfig, for SearchLM weights."""
+    weight: str = ""
+    """Name of the SearchLM weights."""
+    weight_dir: Path = Path()
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def check_options(config: SftConfig) -> None:
             raise UserError(f"--{name} must be positive, not {value}")
     if config.lora_rank is not None and config.lora_rank < 0:
         raise UserError(f"--lora_rank must be 0 (all weights) or more, not {config.lora_rank}")
-    _check_tracker(config.report_to)
+    check_tracker(config.report_to)
     from transformers import SchedulerType
 
     names = [item.value for item in SchedulerType]
@@ -93,7 +96,8 @@ def check_options(config: SftConfig) -> None:
         raise UserError(f"--lr_scheduler_type {config.lr_scheduler_type}: choose one of {', '.join(names)}")
 
 
-def _check_tracker(name: str) -> None:
+def check_tracker(name: str) -> None:
+    """Raise UserError for a tracker that is unknown or not installed."""
     if name == "none":
         return
     if name not in _TRACKERS:
@@ -139,17 +143,16 @@ def _documented_job(config: SftConfig) -> Job:
     options = _filled(
         config, output_dir=places.run, lora_rank=0, learning_rate=1e-5, tokens_per_batch=length, max_length=length
     )
-    base = Base(weights.name, None, tokenizer, searchlm=about)
+    base = Base(weights.name, None, tokenizer, None, about, str(config.from_weight), config.save_dir)
     return Job(options, base, places.checkpoints, places.weights)
 
 
-def load_model(job: Job, dtype: Any, attention: str) -> Any:
+def load_model(base: Base, dtype: Any, attention: str) -> Any:
     """The base model with the attention implementation `attention`, its weights in `dtype` (SearchLM: float32)."""
     from transformers import AutoModelForCausalLM
 
-    base, options = job.base, job.options
     if base.searchlm is not None:
-        model: Any = documented.load_weight(str(options.from_weight), options.save_dir, base.searchlm)
+        model: Any = documented.load_weight(base.weight, base.weight_dir, base.searchlm)
         model.set_attn_implementation(attention)
     else:
         folder = base.adapter.base_folder if base.adapter else base.folder
@@ -157,15 +160,14 @@ def load_model(job: Job, dtype: Any, attention: str) -> Any:
     return model
 
 
-def lora(job: Job, model: Any) -> tuple[Any, Any]:
+def lora(base: Base, rank: int, model: Any) -> tuple[Any, Any]:
     """(model, LoRA configuration for the trainer): an adapter that is trained on is put onto the model here."""
     from peft import LoraConfig, PeftModel
 
-    adapter, rank = job.base.adapter, job.options.lora_rank
-    if adapter:
-        model = PeftModel.from_pretrained(model, adapter.folder, is_trainable=True)
+    if base.adapter:
+        model = PeftModel.from_pretrained(model, base.adapter.folder, is_trainable=True)
         # A name that is no folder would be looked up on the hub at every checkpoint.
-        model.peft_config["default"].base_model_name_or_path = adapter.base_folder
+        model.peft_config["default"].base_model_name_or_path = base.adapter.base_folder
         return model, None
     if not rank:
         return model, None

@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import tempfile
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +29,10 @@ from agentic.train.launch import (
 )
 from agentic.train.lines import Lines, build_index
 from agentic.train.setup import Job, Options, load_model, lora, prepare
+from agentic.train.signals import stop_on_signal
 
 if TYPE_CHECKING:
-    from agentic.train.trainer import Progress
+    pass
 
 INTERRUPTED = 130
 # What a resumed run may be told anew: where it lies, how far it goes, how often it reports. Whatever decides weights,
@@ -230,11 +226,11 @@ def _train(
     # Frozen weights need no float32 master copy; casting them once and not in every step saves a third of the forward
     # time on a CPU. What is trained stays float32.
     frozen = torch.bfloat16 if options.lora_rank and arguments.bf16 else torch.float32
-    model = load_model(job, frozen, attention.NAME)
+    model = load_model(job.base, frozen, attention.NAME)
     model.config.use_cache = False
     model.generation_config.eos_token_id = renderer.end_ids
     model.generation_config.pad_token_id = tokenizer.pad_token_id
-    model, lora_config = lora(job, model)
+    model, lora_config = lora(job.base, options.lora_rank, model)
     progress = Progress(options.output_dir / run_folder.METRICS, say)
     seal = (read_seal(checkpoint) if checkpoint else None) or {}
     data = BatchData(batches, tokenizer.pad_token_id)
@@ -252,7 +248,7 @@ def _train(
     trainer.store, trainer.light_weights = job.store, job.light_weights
     progress.trainer = trainer
     trainer.remove_callback(PrinterCallback)
-    with _stop_on_signal(progress):
+    with stop_on_signal(progress):
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if progress.stop_requested:
         say(
@@ -262,40 +258,10 @@ def _train(
         return INTERRUPTED
     if progress.timed_out:
         say(f"time limit of {options.max_minutes:g} minutes reached after step {trainer.state.global_step}")
-    export(job, trainer, renderer, batches, facts)
+    final = options.output_dir / "final"
+    export(final, trainer, renderer, job.base, options, examples=batches.examples, tools=batches.tools, **facts)
+    say(f"wrote {final}")
     if job.light_weights:
         trainer.write_light_weights()
         say(f"wrote {job.light_weights}")
     return 0
-
-
-@contextmanager
-def _stop_on_signal(progress: Progress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM finish the current step and save; a second one stops at once.
-
-    Launchers answer Ctrl-C, which the trainers got as well, by a SIGTERM to each: one request, not two.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    asked, owner = math.inf, os.getpid()
-
-    def stop(number: int, frame: Any) -> None:
-        nonlocal asked
-        if os.getpid() != owner:  # a forked tokenising worker: it ends with its trainer, or when that ends it
-            return None if number == signal.SIGINT else os._exit(1)
-        if time.monotonic() - asked > 2:
-            raise KeyboardInterrupt
-        if progress.stop_requested:
-            return None
-        asked = time.monotonic()
-        progress.stop_requested = True
-        say("stopping after this step (again to stop at once)")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -193,7 +193,7 @@ class PackedTrainer(SealedSaving, SFTTrainer):  # type: ignore[misc]
             return super().create_scheduler(num_training_steps, optimizer)
         optimizer = optimizer or self.optimizer
         warmup = self.args.get_warmup_steps(num_training_steps)
-        decay = _schedule_function(str(self.args.lr_scheduler_type.value), num_training_steps)
+        decay = schedule_function(str(self.args.lr_scheduler_type.value), num_training_steps)
 
         def factor(step: int) -> float:
             # Every process must have the same rate, and their clocks differ.
@@ -210,7 +210,7 @@ class PackedTrainer(SealedSaving, SFTTrainer):  # type: ignore[misc]
         return {"elapsed_s": round(self.elapsed_s, 1), "tokens_trained": self.tokens_trained}
 
 
-def _schedule_function(name: str, steps: int) -> Callable[[int], float]:
+def schedule_function(name: str, steps: int) -> Callable[[int], float]:
     """The factor of a transformers schedule as a function of the step, without warm-up."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = get_scheduler(name, optimizer, num_warmup_steps=0, num_training_steps=steps)
@@ -300,7 +300,7 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         self.say(
             f"step {row['step']}/{state.max_steps}  loss {row['loss']:.4f}  right {row['token_accuracy']:.3f}  "
             f"lr {row['learning_rate']:.2e}  {row['tokens_per_s']:.0f} tok/s  "
-            f"{row['trained_tokens_per_s']:.0f} trained tok/s  ETA {_minutes(self._remaining_s(state))}"
+            f"{row['trained_tokens_per_s']:.0f} trained tok/s  ETA {minutes(self._remaining_s(state))}"
             + (f"  {self._skipped} steps skipped" if self._skipped else "")
         )
 
@@ -313,5 +313,5 @@ class Progress(TrainerCallback):  # type: ignore[misc]
         return max(0.0, min(by_steps, self.trainer.max_s - self.trainer.elapsed_s))
 
 
-def _minutes(seconds: float) -> str:
+def minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
