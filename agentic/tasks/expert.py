@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+import pandas as pd
 
 from agentic.policy.base import Conversation
 from agentic.policy.replay import ReplayPolicy
@@ -16,6 +19,7 @@ from agentic.rollout import RolloutLimits, assistant_message, run_episodes
 from agentic.sandbox import Sandbox
 from agentic.tools.dialect import observation_message
 from agentic.tools.parse import render_call
+from agentic.tools.values import unknown_values
 
 ROUNDING = 1.5e-4
 """How far a printed number may be from the gold: one unit of the fourth decimal, for sums in another order."""
@@ -92,6 +96,22 @@ def with_mistake(code: str, columns: tuple[str, ...], known: Iterable[str], rng:
     return code.replace(repr(name), repr(wrong))
 
 
+def with_wrong_value(code: str, frame: pd.DataFrame, rng: random.Random) -> str | None:
+    """The cell with one compared text in another case, as long as the environment then names the right one; else None."""
+    found = re.findall(r"== ('(?:[^'\\]|\\.)*')", code)
+    if not found:
+        return None
+    literal = rng.choice(found)
+    value = ast.literal_eval(literal)
+    changes = [
+        change for change in (value.lower(), value.title(), value.upper(), misspell(value, rng)) if change != value
+    ]
+    if not changes:
+        return None
+    wrong = code.replace(f"== {literal}", f"== {rng.choice(changes)!r}")
+    return wrong if unknown_values(wrong, {"df": frame}) else None
+
+
 class _Play:
     """Feeds each task's steps to the replay policy."""
 
@@ -123,7 +143,8 @@ def _problem(script: Script, trajectory: Trajectory) -> str | None:
         why = f": {trajectory.error}" if trajectory.error else ""
         return f"ended as {trajectory.stop_reason} after {len(trajectory.turns)} of {len(script.steps)} turns{why}"
     for turn, step in zip(trajectory.turns, script.steps, strict=True):
-        failed = any(observation.status != ObservationStatus.OK for observation in turn.observations)
+        # A comparison with a value that is not there succeeds, and its observation ends with a hint.
+        failed = any(o.status != ObservationStatus.OK or "\nHint: " in o.text for o in turn.observations)
         if failed != step.mistake:
             return (
                 "a scripted mistake did not fail"
