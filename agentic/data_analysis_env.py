@@ -19,6 +19,7 @@ from agentic.records import (
     Message,
     Observation,
     ObservationStatus,
+    TableRef,
     Task,
     Trajectory,
     Verdict,
@@ -74,14 +75,32 @@ def prompt_messages(
     The card comes before the question, so that questions over one set of tables share a token prefix. Databases share its
     budget with the tables.
     """
-    tables = load_tables(task.tables, base_dir)
-    described = {ref.name: ref.description for ref in task.tables}
-    databases = sql.databases_text(task, base_dir, card_chars // 2 if tables else card_chars)
-    left = card_chars - len(databases)
-    shown = card({name: table.frame for name, table in tables.items()}, described, left)
+    databases = sql.databases_text(task, base_dir, card_chars // 2 if task.tables else card_chars)
+    shown = _tables_card(task.tables, base_dir, card_chars - len(databases))
     shown = "\n".join(part for part in (shown, databases) if part)
     user = f"{shown}\nQuestion: {task.question}"
     return [Message(role="system", content=system_text(dialect)), Message(role="user", content=user)]
+
+
+def _tables_card(refs: list[TableRef], base_dir: Path, chars: int) -> str:
+    """Writing a card takes ten milliseconds, and thousands of tasks share their tables."""
+    tables = load_tables(refs, base_dir)
+    stats = [(base_dir / ref.path).stat() for ref in refs]
+    key = (
+        *((ref.name, ref.description, str(base_dir / ref.path)) for ref in refs),
+        *((stat.st_mtime_ns, stat.st_size) for stat in stats),
+        chars,
+    )
+    if key not in _CARDS:
+        if len(_CARDS) >= _KEPT_CARDS:
+            del _CARDS[next(iter(_CARDS))]
+        described = {ref.name: ref.description for ref in refs}
+        _CARDS[key] = card({name: table.frame for name, table in tables.items()}, described, chars)
+    return _CARDS[key]
+
+
+_KEPT_CARDS = 64
+_CARDS: dict[object, str] = {}
 
 
 def cut(text: str, limit: int = OBSERVATION_CHARS, dropped: int = 0) -> str:
@@ -102,11 +121,22 @@ class EnvironmentLimits:
 
 
 class Environment:
-    """One episode. Use `reset`, then `step` for every action, then `score`; `close` always."""
+    """One episode. Use `reset`, then `step` for every action, then `score`; `close` always.
 
-    def __init__(self, sandbox: Sandbox, limits: EnvironmentLimits | None = None, seed: str | None = None) -> None:
-        """`seed` starts the random generators of the Python session, so that an episode can be repeated exactly."""
+    `session`: one that `open_session` of an environment with the same tables made. It is used and not closed: whoever lends
+    it answers for what earlier episodes left there (trusted scripts only; a model's code needs a session of its own).
+    `seed` starts the random generators of the environment's own session, so that an episode can be repeated exactly.
+    """
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        limits: EnvironmentLimits | None = None,
+        seed: str | None = None,
+        session: Session | None = None,
+    ) -> None:
         self.sandbox = sandbox
+        self._lent = session
         self.limits = limits or EnvironmentLimits()
         self.seed = seed
         self.task: Task | None = None
@@ -201,10 +231,15 @@ class Environment:
             shown = f"{value:.6g}"
         return Observation(status=ObservationStatus.OK, text=shown, data={"value": value})
 
+    async def open_session(self) -> Session:
+        """A new session with the task's tables and databases; the caller closes it."""
+        return await self.sandbox.session(*self._files(), seed=self.seed)
+
     async def _run(self, code: str) -> ExecResult:
-        if self._session is None:
-            self._session = await self.sandbox.session(*self._files(), seed=self.seed)
-        return await self._session.run(code, self.limits.cell_timeout_s)
+        session = self._lent or self._session
+        if session is None:
+            session = self._session = await self.open_session()
+        return await session.run(code, self.limits.cell_timeout_s)
 
     async def _sql(self, query: str, database: str) -> Observation:
         assert self.task is not None

@@ -57,9 +57,14 @@ def parse_line(path: Path, number: int, raw: bytes) -> dict[str, Any] | None:
 
 def read(path: str | Path, record: type[R]) -> Iterator[R]:
     """Yield validated records; the first problem of a bad line is said with file and line."""
+    return (row for _, row in read_numbered(path, record))
+
+
+def read_numbered(path: str | Path, record: type[R]) -> Iterator[tuple[int, R]]:
+    """The same with the number of each line, from 1."""
     for number, row in iter_rows(path):
         try:
-            yield record.model_validate(row)
+            yield number, record.model_validate(row)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"]) or record.__name__

@@ -27,6 +27,7 @@ from agentic.model import fetch
 from agentic.records import Task
 from agentic.serve import ask
 from agentic.tasks import build
+from agentic.tasks.programs import CLASSIC
 from agentic.train import sft
 
 QUESTIONS = (
@@ -52,6 +53,8 @@ def _data(config: QuickstartConfig, data: Path) -> None:
                 test_size=config.held_out,
                 general_size=_TRAIN_GENERAL + config.held_out,
                 seed=_SEED,
+                operations=CLASSIC,  # what the shipped adapter was trained on, so that the three can be compared
+                unseen_size=0,
                 language="en",  # half the tokens of Chinese in this tokenizer: more to learn from in few minutes
             )
         )

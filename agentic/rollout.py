@@ -18,7 +18,7 @@ from agentic.errors import UserError
 from agentic.jsonl import scrub
 from agentic.policy.base import Conversation, Policy, Reply
 from agentic.records import Action, Dialect, Message, StopReason, Task, ToolCall, ToolFunction, Trajectory, Turn
-from agentic.sandbox import Sandbox, SandboxError
+from agentic.sandbox import Sandbox, SandboxError, Session
 from agentic.tools.dialect import observation_message, shown_tools
 from agentic.tools.parse import parse_message
 
@@ -75,17 +75,25 @@ def assistant_message(text: str, actions: list[Action], first_id: int = 0) -> Me
 
 
 async def run_episode(
-    task: Task, base_dir: Path, policy: Policy, sandbox: Sandbox, limits: RolloutLimits | None = None, sample: int = 0
+    task: Task,
+    base_dir: Path,
+    policy: Policy,
+    sandbox: Sandbox,
+    limits: RolloutLimits | None = None,
+    sample: int = 0,
+    session: Session | None = None,
 ) -> Trajectory:
     """One episode to its end, whatever the policy, the model's code or the sandbox do: a failure of ours is a trajectory
     with an `error`, too. Raises UserError only, for a task or an option that the user has to mend.
+
+    `session`: lent to the environment (see Environment).
     """
     limits = limits or RolloutLimits()
     trajectory = Trajectory(
         task_id=task.id, sample=sample, policy=policy.name, policy_version=policy.version, isolation=sandbox.level
     )
     started = time.perf_counter()
-    environment = Environment(sandbox, EnvironmentLimits(), seed=f"{task.id}/{sample}")
+    environment = Environment(sandbox, EnvironmentLimits(), seed=f"{task.id}/{sample}", session=session)
     tools = shown_tools(task_tools(task), limits.dialect)
     conversation = Conversation(messages=[], tools=tools, task_id=task.id, sample=sample)
     deadline = asyncio.timeout(limits.deadline_s)

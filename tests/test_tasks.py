@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,19 +19,20 @@ from agentic.cli import main
 from agentic.data_analysis_env import prompt_messages
 from agentic.records import Check, Task
 from agentic.reward.answer import compare
-from agentic.tables.card import load_tables
 from agentic.tasks.build import ops_questions
 from agentic.tasks.expert import Script, Step, execute_scripts, misspell, python_step, with_mistake
-from agentic.tasks.metrics import BY_ID, METRICS
-from agentic.tasks.ops import Program, realise
+from agentic.tasks.ops import realise
+from agentic.tasks.programs import Program
+from agentic.tasks.store import shop_world
 from agentic.tasks.validate import check_problem, wrong_answers
+from agentic.tasks.world import World
 from agentic.tools.retriever import Retriever
 
 pytest_plugins = ("built", "shared_zygote")
 pytestmark = pytest.mark.usefixtures("shared_zygote")
 
 Rows = list[dict[str, str]]
-SIZES = {"train": 12, "dev": 4, "test": 8, "general": 16}
+SIZES = {"train": 12, "dev": 4, "test": 8, "test_unseen": 8, "general": 16}
 
 
 def tasks_of(file: Path) -> list[Task]:
@@ -40,9 +40,8 @@ def tasks_of(file: Path) -> list[Task]:
 
 
 @pytest.fixture(scope="module")
-def tables(built: Path) -> dict[str, pd.DataFrame]:
-    refs = tasks_of(built / "train.jsonl")[0].tables
-    return {name: table.frame for name, table in load_tables(refs, built).items()}
+def shop(built: Path) -> World:
+    return shop_world(built / "tables", built)
 
 
 # ------------------------------------------------------------------------------------------ the data set
@@ -68,14 +67,14 @@ def test_one_seed_one_set_of_bytes(built: Path, build: Callable[[Path], Path], t
     assert all((built / file).read_bytes() == (again / file).read_bytes() for file in files)
 
 
-def test_another_seed_asks_other_questions(tables: dict[str, pd.DataFrame]) -> None:
-    first, second = ([q.question for q, _ in ops_questions(tables, 20, seed, "both")] for seed in (0, 1))
+def test_another_seed_asks_other_questions(shop: World) -> None:
+    first, second = ([q.question for q, _ in ops_questions(shop, 20, seed, "both")] for seed in (0, 1))
     assert first != second
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_one_language_alone(tables: dict[str, pd.DataFrame], language: str) -> None:
-    for question, spoken in ops_questions(tables, 20, 0, language):
+def test_one_language_alone(shop: World, language: str) -> None:
+    for question, spoken in ops_questions(shop, 20, 0, language):
         assert spoken == language
         assert bool(re.search(r"[\u4e00-\u9fff]", question.question)) == (language == "zh")
 
@@ -133,60 +132,90 @@ PLAIN: dict[str, Callable[[Rows, Rows, Rows], float]] = {
     "cac": lambda o, k, u: total(k, "spend") / total(u, "new_users"),
     "gmv_per_user": lambda o, k, u: total(o, "gmv") / total(u, "active_users"),
     "orders_per_user": lambda o, k, u: total(o, "orders_count") / total(u, "active_users"),
+    "gmv.net": lambda o, k, u: total(o, "gmv") - total(o, "refund_amount"),
+    "new_users.accounts": lambda o, k, u: total(u, "new_accounts"),
+    "cac.accounts": lambda o, k, u: total(k, "spend") / total(u, "new_accounts"),
+    "new_user_share.accounts": lambda o, k, u: 100 * total(u, "new_accounts") / total(u, "active_users"),
+    "gmv_per_user.net": lambda o, k, u: (total(o, "gmv") - total(o, "refund_amount")) / total(u, "active_users"),
+    "marketing_roi.gross": lambda o, k, u: 100 * (total(o, "gmv") - total(k, "spend")) / total(k, "spend"),
+    "marketing_roi.net": lambda o, k, u: (
+        100 * (total(o, "gmv") - total(o, "refund_amount") - total(k, "spend")) / total(k, "spend")
+    ),
+    "average_refund": lambda o, k, u: total(o, "refund_amount") / total(o, "refund_orders"),
+    "conversion.orders": lambda o, k, u: 100 * total(o, "orders_count") / total(k, "clicks"),
+    "conversion.users": lambda o, k, u: 100 * total(u, "new_users") / total(k, "clicks"),
 }
 
 
-def test_gold_is_what_plain_python_computes_from_the_csv_rows(
-    built: Path,
-    tables: dict[str, pd.DataFrame],
-) -> None:
+def test_gold_is_what_plain_python_computes_from_the_csv_rows(built: Path, shop: World) -> None:
     files: dict[str, Rows] = {}
     for name in ("orders", "marketing", "users"):
         with (built / "tables" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
             files[name] = list(csv.DictReader(file))
-    compared = {"value": 0, "change": 0, "difference": 0, "change_percent": 0}
-    for question, _ in ops_questions(tables, 150, 3, "both"):
-        canonical = question.program.canonical
-        match = re.fullmatch(r"(\w+)\(([\w.]+);by=(\w+);where=(.*);args=(.*)\)", canonical)
-        assert match, canonical
-        operation, metric, dimension, where, arguments = match.groups()
-        if operation not in compared:
+    compared = {
+        "value": 0,
+        "change": 0,
+        "difference": 0,
+        "change_percent": 0,
+        "ratio": 0,
+        "share": 0,
+        "contribution": 0,
+    }
+    for question, _ in ops_questions(shop, 260, 3, "both"):
+        program, asked = question.program, question.arguments
+        if program.operation not in compared or program.metric.conditions:
             continue
-        conditions = dict(condition.split("=") for condition in where.split("&") if condition)
 
-        def value(metric: str, conditions: dict[str, str]) -> float:
+        def value(conditions: dict[str, Any], metric: str = program.metric.id) -> float:
             kept = (
                 [row for row in files[name] if all(row.get(c) == v for c, v in conditions.items())]
                 for name in ("orders", "marketing", "users")
             )
             return PLAIN[metric](*kept)
 
-        if operation == "value":
-            gold = value(metric, conditions)
+        filters = dict(program.filters)
+        if program.operation == "value":
+            gold = value(filters)
+        elif program.operation == "share":
+            gold = value({**filters, program.dimension: asked[0]}) / value(filters) * 100
+        elif program.operation == "contribution":
+            level, *periods = asked
+            part = [value({**filters, program.along: period, program.dimension: level}) for period in periods]
+            whole = [value({**filters, program.along: period}) for period in periods]
+            gold = (part[1] - part[0]) / (whole[1] - whole[0]) * 100
         else:
-            first, second = (value(metric, {**conditions, dimension: period}) for period in arguments.split(","))
+            first, second = (value({**filters, program.dimension: one}) for one in asked)
             percent = (second / first - 1) * 100
-            gold = {"change": second - first, "difference": first - second, "change_percent": percent}[operation]
-        assert question.check.value == pytest.approx(gold, abs=6e-5, rel=1e-9), canonical
-        compared[operation] += 1
-    assert min(compared.values()) >= 5, compared
+            gold = {
+                "change": second - first,
+                "difference": first - second,
+                "change_percent": percent,
+                "ratio": first / second,
+            }[program.operation]
+        assert question.check.value == pytest.approx(gold, abs=6e-5, rel=1e-9), program.canonical
+        compared[program.operation] += 1
+    assert min(compared.values()) >= 3, compared
 
 
-def test_every_metric_is_checked_above() -> None:
-    assert {metric.id for metric in METRICS} == PLAIN.keys()
+def test_every_metric_is_checked_above(shop: World) -> None:
+    assert {metric.id for metric in shop.metrics if not metric.conditions} == PLAIN.keys()
 
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("refund_rate.amount", "refund_rate.orders"), ("aov.gross", "aov.net"), ("roas.gross", "roas.net")],
+    [
+        ("refund_rate.amount", "refund_rate.orders"),
+        ("aov.gross", "aov.net"),
+        ("roas.gross", "roas.net"),
+        ("gmv", "gmv.net"),
+        ("new_users", "new_users.accounts"),
+    ],
 )
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_document_decides_between_rival_definitions(
-    tables: dict[str, pd.DataFrame], one: str, other: str, language: str
-) -> None:
+def test_the_document_decides_between_rival_definitions(shop: World, one: str, other: str, language: str) -> None:
     """One sentence, two golds: without the retriever nobody can know which."""
     asked = [
-        realise(Program(BY_ID[id], "value", None, (("quarter", "2024Q1"),)), tables, random.Random(5), language)
+        realise(Program(shop.by_id[id], "value", None, (("quarter", "2024Q1"),)), shop, random.Random(5), language)
         for id in (one, other)
     ]
     assert asked[0].question == asked[1].question
@@ -195,7 +224,7 @@ def test_the_document_decides_between_rival_definitions(
         assert {id} <= {document.id for document in question.documents}
         assert rival not in {document.id for document in question.documents}
         assert not compare(question.answer, [asked[id == one].check], question.question).correct
-        assert Retriever(question.documents).search(question.query, 1)[0].id == id
+        assert Retriever(question.documents).search(question.queries[0][0], 1)[0].id == id
 
 
 # ------------------------------------------------------------------------------------------ experts
@@ -315,7 +344,7 @@ def test_built_files_are_valid(built: Path, capsys: pytest.CaptureFixture[str]) 
     for name in SIZES:
         assert main(["validate", f"--data={built / f'{name}.jsonl'}"]) == 0
     said = capsys.readouterr().out
-    assert said.count("\nvalid\n") == 4 and said.count("programs shared with test: 0") == 2
+    assert said.count("\nvalid\n") == 5 and said.count("programs shared with test: 0") == 3
 
 
 Corrupt = Callable[[list[dict[str, Any]]], None]
@@ -407,7 +436,7 @@ def test_a_program_of_another_split_is_said_with_its_line(
     file = corrupted(lambda rows: rows[2]["metadata"].update(program=theirs))
     assert main(["validate", f"--data={file}", "--json"]) == 2
     report = json.loads(capsys.readouterr().out)
-    assert report["shared_programs"] == {"dev": 0, "test": 1}
+    assert report["shared_programs"] == {"dev": 0, "test": 1, "test_unseen": 0}
     assert report["problems"] == [f"{file}, line 3: the same program is also in {file.with_name('test.jsonl')}"]
 
 

@@ -29,7 +29,7 @@ class BuildConfig:
     """Build the operations data: tables, tasks with executed gold, expert trajectories, splits, manifest."""
 
     output_dir: Path = Path("dataset/agentic_data")
-    """Folder to write: tables/, train.jsonl, dev.jsonl, test.jsonl, manifest.json."""
+    """Folder to write: tables/, train.jsonl, dev.jsonl, test.jsonl, test_unseen.jsonl, README.md, manifest.json."""
     train_size: int = 2000
     """Number of training tasks."""
     dev_size: int = 200
@@ -43,7 +43,17 @@ class BuildConfig:
     general_size: int = 0
     """Also write general.jsonl: this many questions over generated random tables (column, filter, group, top-k, ...)."""
     workers: int = 2
-    """Concurrent sandbox sessions while expert trajectories are executed."""
+    """Processes that execute expert trajectories. The number changes nothing in the files."""
+    unseen_size: int | None = None
+    """Tasks of test_unseen.jsonl, whose task families and whole tables training never has. Default: as many as test_size; 0 over your own tables."""
+    operations: tuple[str, ...] = ()
+    """Kinds of questions (value, extreme, top_k, change, ...; a wrong name lists all). Default: all."""
+    metrics: Path | None = None
+    """YAML file with metric definitions of your own (docs/data.md); goes with --tables."""
+    tables: Path | None = None
+    """Folder with your own csv, xlsx or sqlite files, which --metrics is about."""
+    dry_run: bool = False
+    """Count the distinct programs there are, write nothing."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class ValidateConfig:
     """Check a task file: schema, tables, duplicates, splits disjoint, gold passes its grader, wrong answers fail it."""
 
     data: Path
-    """JSONL file of tasks; the other splits beside it are read for the overlap check."""
+    """JSONL file of tasks (the other splits beside it are read for the overlap check), or a built folder: all its files."""
     json: bool = False
     """Print one JSON object instead of a table."""
 

@@ -79,6 +79,10 @@ class Interpreter:
         self._handle_interrupts()
         warnings.showwarning = self._show_warning  # type: ignore[assignment]
 
+    def forget(self, names: list[str]) -> None:
+        for name in names:
+            self._namespace.pop(name, None)
+
     def run(self, code: str) -> dict[str, Any]:
         """Run `code`. Returns the fields of an execution result that the session knows (worker.CellReply)."""
         self._cells += 1

@@ -69,5 +69,6 @@ def _serve(channel: socket.socket, interpreter: Interpreter, level: str) -> NoRe
     while data := channel.recv(1 << 16):
         for request in decoder.feed(data):
             reply: dict[str, Any] = {"type": "result", "id": request["id"]}
+            interpreter.forget(request["forgotten"])
             channel.sendall(encode(reply | interpreter.run(request["code"])))
     os._exit(0)

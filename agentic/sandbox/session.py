@@ -8,7 +8,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -100,6 +100,9 @@ class Session:
         self._uid = uid
         self._limits = limits
         self._history: list[str] = []
+        self._forgotten: set[str] = set()
+        self.freezes = True
+        """Whether the process is stopped between cells; trusted code leaves nothing running and may save the signals."""
         self._generation = 0
         self._worker: Worker | None = None
         self._leaving: Worker | None = None
@@ -137,8 +140,15 @@ class Session:
                 return result.model_copy(update={"state": "restored"})
             if result.status == "ok":
                 self._history.append(code)
-            self._worker.freeze()
+            if self.freezes:
+                self._worker.freeze()
             return result.model_copy(update={"state": state})
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Unbind names before the next cell and drop the history: for trusted scripts that take turns in one session. What
+        they changed in place stays changed."""
+        self._forgotten |= set(names)
+        self._history.clear()
 
     async def reset(self) -> None:
         """Forget every cell: a fresh process, files and prelude."""
@@ -260,7 +270,8 @@ class Session:
 
     async def _converse(self, worker: Worker, code: str, timeout: float) -> ExecResult:
         try:
-            request = await worker.send(code, timeout)
+            forgotten, self._forgotten = sorted(self._forgotten), set()
+            request = await worker.send(code, timeout, forgotten)
         except FrameError as error:  # ours, not the session's
             return self._failed("error", "ValueError", f"code too long: {error}")
         message = await worker.receive(timeout)

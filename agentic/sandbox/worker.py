@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -111,10 +112,10 @@ class Worker:
             raise self._failure
         return None
 
-    async def send(self, code: str, timeout: float) -> int:
-        """Send a cell; returns the request's number. Raises FrameError (too large), Died."""
+    async def send(self, code: str, timeout: float, forgotten: Sequence[str] = ()) -> int:
+        """Send a cell, and names to unbind before it; returns the request's number. Raises FrameError (too large), Died."""
         self._requests += 1
-        data = encode({"type": "run", "id": self._requests, "code": code})
+        data = encode({"type": "run", "id": self._requests, "code": code, "forgotten": list(forgotten)})
         if self._frozen:
             self._frozen = False
             self._signal("SIGCONT")

@@ -7,17 +7,21 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+
 from agentic import jsonl
 from agentic.config import QuestionsConfig
 from agentic.errors import UserError
 from agentic.records import TableRef, Task
 from agentic.tables.card import load_tables, table_refs
-from agentic.tasks.expert import Script, Step, execute_scripts, python_step, with_mistake
+from agentic.tasks.expert import Script, Step, execute_scripts, python_step, with_mistake, with_wrong_value
 from agentic.tasks.general import KINDS, GeneralQuestion, draw_question
 from agentic.tasks.progress import progress
 from agentic.tasks.random_tables import random_table
 
 MISTAKE_RATE = 0.12
+WRONG_VALUE_RATE = 0.15
+"""Of the questions that name a text value: cells that first spell it wrong, and repair it after the hint."""
 _CHINESE_TABLES = 0.15
 _CHINESE_QUESTIONS_ON_ENGLISH_TABLES = 0.08
 
@@ -43,10 +47,16 @@ def general_task(task_id: str, found: GeneralQuestion, ref: TableRef, language: 
 
 
 def script_of(
-    task: Task, found: GeneralQuestion, base_dir: Path, rng: random.Random, names: list[str], mistakes: float
+    task: Task, found: GeneralQuestion, base_dir: Path, rng: random.Random, frame: pd.DataFrame | None = None
 ) -> Script:
+    """`frame`: the table, where some experts are to make a mistake first."""
     steps = [python_step(found.code), Step(found.answer)]
-    wrong = with_mistake(found.code, found.columns, names, rng) if rng.random() < mistakes else None
+    wrong = None
+    if frame is not None:
+        if rng.random() < MISTAKE_RATE:
+            wrong = with_mistake(found.code, found.columns, map(str, frame.columns), rng)
+        elif rng.random() < WRONG_VALUE_RATE:
+            wrong = with_wrong_value(found.code, frame, rng)
     if wrong is not None:
         steps.insert(0, python_step(wrong, mistake=True))
     return Script(task, base_dir, steps)
@@ -79,7 +89,7 @@ def generated_scripts(output_dir: Path, count: int, seed: int, language: str, pe
             seen.add(found.program)
             task = general_task(f"general-{seed}-{made:06d}", found, ref, spoken)
             made += 1
-            yield script_of(task, found, output_dir, rng, [str(c) for c in frame.columns], MISTAKE_RATE)
+            yield script_of(task, found, output_dir, rng, frame)
 
 
 def questions_over(files: list[Path], count: int, seed: int, language: str = "en") -> list[Script]:
@@ -110,7 +120,7 @@ def questions_over(files: list[Path], count: int, seed: int, language: str = "en
                 continue
             seen.add(found.program)
             task = general_task(f"{stem}-{len(seen):03d}", found, ref, spoken)
-            scripts.append(script_of(task, found, Path(), rng, [], 0.0))
+            scripts.append(script_of(task, found, Path(), rng))
     return scripts
 
 

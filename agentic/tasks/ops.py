@@ -1,305 +1,249 @@
-"""Operations tasks: programs over metric x operation x dimension x filter.
-
-The canonical form of the program is the identity of a task; question and language are only its clothes.
-"""
+"""A program as a task: its question, its documents, the expert's code, the check and what must not pass it."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
-
-import pandas as pd
 
 from agentic.records import Check, Document
-from agentic.tasks.draw import Unfit
-from agentic.tasks.metrics import METRICS, VARIABLES, Metric, rivals
+from agentic.tasks.metrics import Metric
+from agentic.tasks.ops_gold import NUMBERS, Gold, gold_of, mistaken, rise_factor, with_filter
+from agentic.tasks.ops_words import question_text
 from agentic.tasks.phrases import ANSWERS
-from agentic.tasks.store import CHANNELS, MONTHS, PROVINCES, QUARTERS
+from agentic.tasks.programs import Arguments, Program, Space
+from agentic.tasks.world import Filters, World
 
-VALUES = {"channel": CHANNELS, "province": PROVINCES, "quarter": QUARTERS, "month": MONTHS}
-OPERATIONS = {
-    "value": 20,
-    "extreme": 16,
-    "top_k": 10,
-    "change": 12,
-    "change_percent": 12,
-    "difference": 12,
-    "share": 8,
-    "count_above": 8,
-    "what_if": 10,
-}
+DOCUMENTS = 5
+_HARD = {"scenario", "contribution", "chain_change", "chain_metric", "drill"}
+_MEDIUM = {"what_if", "rank", "ratio", "list_above", "top_share", "spread"}
+_ORIENTED = {"difference", "ratio"}
 
 
 @dataclass(frozen=True)
-class Program:
-    metric: Metric
-    operation: str
-    dimension: str | None
-    filters: tuple[tuple[str, str], ...]
-    """(column, value) in a fixed order."""
-    arguments: tuple[str | int | float | bool, ...] = ()
+class Cell:
+    """One Python turn of the expert."""
 
-    @property
-    def canonical(self) -> str:
-        where = "&".join(f"{column}={value}" for column, value in self.filters)
-        return f"{self.operation}({self.metric.id};by={self.dimension};where={where};args={','.join(map(str, self.arguments))})"
+    code: str
+    prints: str | None
+    """What it must print; None: the number from which the answer is made."""
 
 
 @dataclass(frozen=True)
 class OpsQuestion:
     program: Program
+    arguments: Arguments
+    """In the question's order."""
     question: str
-    query: str
-    """What the expert asks the retriever."""
-    code: str
+    queries: tuple[tuple[str, str], ...]
+    """(what the expert asks the retriever, id of the document it needs), in the order of the steps."""
+    cells: tuple[Cell, ...]
     calculation: str | None
-    """Template of the calculator expression after the cell; {value} is what the cell printed."""
+    """Calculator expression after the last cell."""
+    gold: Gold
     check: Check
     answer: str
     documents: list[Document]
+    difficulty: str
+    wrong: dict[str, str]
+    """What was mistaken -> the answer that a mistaken program gives."""
 
 
-def dimensions(metric: Metric) -> list[str]:
-    """Columns that all tables of the metric have (marketing has no province)."""
-    shared = ["channel", "quarter", "month"]
-    return shared if "marketing" in metric.tables else [*shared, "province"]
+def realise(program: Program, world: World, rng: random.Random, language: str) -> OpsQuestion:
+    """Question, code and gold of a program; raises Unfit where the answer would be a tie or not finite."""
+    asked = program.arguments
+    if program.operation in _ORIENTED and rng.random() < 0.5:
+        asked = asked[::-1]
+    gold = gold_of(world, program, asked)
+    names = {m.id: rng.choice(m.name_zh if language == "zh" else m.name_en) for m in _mentioned(program, world)}
+    wanted = [program.metric, *([program.second] if program.second else [])]
+    cells, calculation = _cells(program, world, asked, gold)
+    percent = is_percent(program, gold)
+    wrong = {what: sentence(language, other, percent) for what, other in mistaken(world, program, asked, gold)}
+    if percent and gold.kind in NUMBERS and abs(gold.value) > 0.1:
+        wrong["fraction"] = sentence(language, Gold(gold.kind, round(gold.value / 100, 6)), percent)
+    return OpsQuestion(
+        program=program,
+        arguments=asked,
+        question=question_text(program, world, asked, names, rng, language),
+        queries=tuple((names[metric.id], metric.id) for metric in wanted),
+        cells=tuple(cells),
+        calculation=calculation,
+        gold=gold,
+        check=_check(gold, percent),
+        answer=sentence(language, gold, percent),
+        documents=_documents(wanted, list(_mentioned(program, world)), world, rng, language),
+        difficulty=_difficulty(program),
+        wrong=wrong,
+    )
 
 
-def _filters(rng: random.Random, metric: Metric, taken: set[str]) -> tuple[tuple[str, str], ...]:
-    """Zero to two filters on free columns; month and quarter exclude each other."""
-    free = [column for column in dimensions(metric) if column not in taken]
-    if taken & {"month", "quarter"}:
-        free = [column for column in free if column not in {"month", "quarter"}]
-    rng.shuffle(free)
-    chosen: list[str] = []
-    for column in free[: rng.choice([0, 1, 1, 1, 2, 2])]:
-        if not (column in {"month", "quarter"} and set(chosen) & {"month", "quarter"}):
-            chosen.append(column)
-    return tuple(sorted((column, rng.choice(VALUES[column])) for column in chosen))
+def _mentioned(program: Program, world: World) -> list[Metric]:
+    """The metrics that the question names."""
+    if program.operation == "scenario":
+        parts = Space(world).scenario_parts(program.metric)
+        assert parts is not None
+        return [program.metric, *parts]
+    return [program.metric, *([program.second] if program.second else [])]
 
 
-def draw_program(rng: random.Random) -> Program:
-    operation = rng.choices(list(OPERATIONS), list(OPERATIONS.values()))[0]
-    metric = rng.choice([m for m in METRICS if m.additive] if operation == "share" else METRICS)
-    if operation in {"value", "what_if"}:
-        filters = _filters(rng, metric, set())
-        while not filters:
-            filters = _filters(rng, metric, set())
-        rise = (rng.choice([-1, 1]) * rng.choice([2, 5, 8, 10, 12, 15, 20, 25, 30]),) if operation == "what_if" else ()
-        return Program(metric, operation, None, filters, rise)
-    if operation in {"change", "change_percent"}:
-        dimension = rng.choice(["quarter", "month"])
-        first, second = sorted(rng.sample(VALUES[dimension], 2))
-        return Program(metric, operation, dimension, _filters(rng, metric, {dimension}), (first, second))
-    places = [column for column in dimensions(metric) if column in {"channel", "province"}]
-    dimension = rng.choice([*places, *places, "quarter"]) if operation == "extreme" else rng.choice(places)
-    filters = _filters(rng, metric, {dimension})
-    if operation == "extreme":
-        return Program(metric, operation, dimension, filters, (rng.random() < 0.65,))
-    if operation == "top_k":
-        return Program(metric, operation, dimension, filters, (rng.choice([2, 3, 4]),))
-    if operation == "difference":
-        return Program(metric, operation, dimension, filters, tuple(rng.sample(VALUES[dimension], 2)))
-    if operation == "share":
-        return Program(metric, operation, dimension, filters, (rng.choice(VALUES[dimension]),))
-    # count_above: a quantile, made a number below
-    return Program(metric, operation, dimension, filters, (rng.random(),))
+def is_percent(program: Program, gold: Gold) -> bool:
+    if gold.kind == "percent":
+        return True
+    asked = program.second or program.metric
+    return (
+        gold.kind == "number"
+        and asked.unit == "%"
+        and program.operation not in {"change", "difference", "ratio", "spread"}
+    )
 
 
-def _selection(program: Program) -> str:
+def sentence(language: str, gold: Gold, percent: bool) -> str:
+    """The answer in words."""
+    said = ANSWERS[language]
+    if gold.kind in NUMBERS:
+        return said["percent_value" if percent else "number"](repr(gold.value))
+    if gold.kind in {"values", "items"}:
+        return said[gold.kind](", ".join(map(str, gold.value)))
+    return said["number" if gold.kind == "rank" else gold.kind](str(gold.value))
+
+
+def _check(gold: Gold, percent: bool) -> Check:
+    if gold.kind in NUMBERS:
+        return Check(kind="number", value=gold.value, unit="%" if percent else None)
+    if gold.kind in {"count", "rank"}:
+        return Check(kind="number", value=gold.value)
+    if gold.kind == "value":
+        return Check(kind="text", value=str(gold.value))
+    return Check(kind="ordered_list" if gold.kind == "values" else "list", value=[str(level) for level in gold.value])
+
+
+def _difficulty(program: Program) -> str:
+    if program.operation in _HARD:
+        return "hard"
+    return "medium" if program.operation in _MEDIUM or len(program.metric.tables) > 1 else "easy"
+
+
+# ------------------------------------------------------------------------------------------ the expert's code
+
+
+def _selection(world: World, metric: Metric, by: Sequence[str], filters: Filters) -> str:
     """Lines that bind each table's one-letter variable to its filtered (and grouped) rows."""
     lines = []
-    for table in program.metric.tables:
-        conditions = [f"{table}[{column!r}] == {value!r}" for column, value in program.filters]
-        rows = table
+    for table in metric.tables:
+        name, rows = world.variables[table], world.source(table)
+        if rows != table:  # joined: the filters need the result's columns
+            lines.append(f"{name} = {rows}")
+            rows = name
+        conditions = [f"{rows}[{c.column!r}] {c.comparison} {c.value!r}" for c in metric.conditions if c.table == table]
+        conditions += [f"{rows}[{column!r}] == {value!r}" for column, value in filters]
         if len(conditions) == 1:
-            rows = f"{table}[{conditions[0]}]"
+            rows = f"{rows}[{conditions[0]}]"
         elif conditions:
-            rows = f"{table}[{' & '.join(f'({condition})' for condition in conditions)}]"
-        grouped = f".groupby({program.dimension!r})" if program.dimension else ""
-        lines.append(f"{VARIABLES[table]} = {rows}{grouped}")
+            rows = f"{rows}[{' & '.join(f'({condition})' for condition in conditions)}]"
+        columns = repr(by[0]) if len(by) == 1 else repr(list(by))
+        lines.append(f"{name} = {rows}" + (f".groupby({columns})" if by else ""))
     return "\n".join(lines)
 
 
-def metric_series(program: Program, tables: dict[str, pd.DataFrame]) -> pd.Series | float:
-    """The metric over the program's slice: a number, or a series by its dimension. This is the gold's only source."""
-    scope: dict[str, object] = dict(tables)
-    exec(_selection(program), scope)
-    return eval(program.metric.expression(), scope)  # type: ignore[no-any-return]
-
-
-def _clear(values: list[float]) -> bool:
-    """Neighbouring values differ by more than rounding, so a tie never decides."""
-    return all(abs(a - b) > 1e-6 * max(1.0, abs(a)) for a, b in pairwise(values))
-
-
-def realise(program: Program, tables: dict[str, pd.DataFrame], rng: random.Random, language: str) -> OpsQuestion:
-    """Question, code and gold of a program; raises Unfit where the answer would be a tie or not finite."""
-    metric, operation, args = program.metric, program.operation, program.arguments
-    result = metric_series(program, tables)
-    code = f"{_selection(program)}\n"
-    expression = metric.expression()
-    calculation = None
-    gold: Any
-    said: dict[str, str] = {}
-    unit = metric.unit
+def _cells(program: Program, world: World, asked: Arguments, gold: Gold) -> tuple[list[Cell], str | None]:
+    operation, metric, filters = program.operation, program.metric, program.filters
+    expression = metric.pandas(world.variables)
     if operation in {"value", "what_if"}:
-        value = float(result)  # type: ignore[arg-type]
-        code += f"print(round({expression}, 4))"
-        if operation == "what_if":
-            factor = round(1 + float(args[0]) / 100, 2)
-            calculation = f"{{value}} * {factor}"
-            value = round(value, 4) * factor
-            rises, falls = ("上升", "下降") if language == "zh" else ("rises", "falls")
-            said = {"p": str(abs(int(args[0]))), "rise": rises if float(args[0]) > 0 else falls}
-        kind, gold = "number", value
-    else:
-        series: pd.Series = result  # type: ignore[assignment]
-        code += f"m = {expression}\n"
-        if operation == "extreme":
-            ordered = series.sort_values(ascending=not args[0])
-            if not _clear(ordered.tolist()[:2]):
-                raise Unfit
-            code += f"print(m.{'idxmax' if args[0] else 'idxmin'}())"
-            kind, gold = "value", ordered.index[0]
-            said = {
-                "top": rng.choice((["highest"], ["最高"])[language == "zh"])
-                if args[0]
-                else (["lowest"], ["最低"])[language == "zh"][0]
-            }
-        elif operation == "top_k":
-            ordered = series.sort_values(ascending=False)
-            if not _clear(ordered.tolist()[: int(args[0]) + 1]):
-                raise Unfit
-            code += f"print(m.nlargest({args[0]}).index.tolist())"
-            kind, gold = "values", ordered.index[: int(args[0])].tolist()
-            said = {"k": str(args[0])}
-        elif operation in {"change", "difference"}:
-            first, second = args
-            plus, minus = (second, first) if operation == "change" else (first, second)
-            code += f"print(round(m[{plus!r}] - m[{minus!r}], 4))"
-            kind, gold = "number", float(series[plus] - series[minus])
-            said = {"a": str(first), "b": str(second)}
-            unit = None
-        elif operation == "change_percent":
-            first, second = args
-            code += f"print(round((m[{second!r}] / m[{first!r}] - 1) * 100, 4))"
-            kind, gold = "percent", float(series[second] / series[first] - 1) * 100
-            said = {"a": str(first), "b": str(second)}
-        elif operation == "share":
-            code += f"print(round(m[{args[0]!r}] / m.sum() * 100, 4))"
-            kind, gold = "percent", float(series[args[0]] / series.sum()) * 100
-            said = {"a": str(args[0])}
-        else:
-            limit = _round_limit(float(series.quantile(0.15 + 0.7 * float(args[0]))))
-            code += f"print((m > {limit}).sum())"
-            kind, gold = "count", int((series > limit).sum())
-            said = {"t": str(limit)}
-            program = Program(metric, operation, program.dimension, program.filters, (limit,))
-    if kind in {"number", "percent"}:
-        gold = round(float(gold), 4)
-        if gold != gold or abs(gold) == float("inf") or gold == 0:
-            raise Unfit
-        is_percent = kind == "percent" or unit == "%"
-        check = Check(kind="number", value=gold, unit="%" if is_percent else None)
-        answer = ANSWERS[language]["percent_value" if is_percent else "number"](_plain(gold))
-    elif kind == "count":
-        check, answer = Check(kind="number", value=gold), ANSWERS[language]["count"](str(gold))
-    elif kind == "value":
-        check, answer = Check(kind="text", value=str(gold)), ANSWERS[language]["value"](str(gold))
-    else:
-        check = Check(kind="ordered_list", value=[str(v) for v in gold])
-        answer = ANSWERS[language]["values"](", ".join(map(str, gold)))
-    name = rng.choice(metric.name_zh if language == "zh" else metric.name_en)
-    question = _question(program, said, name, rng, language)
-    return OpsQuestion(program, question, name, code, calculation, check, answer, _documents(metric, rng, language))
+        code = f"{_selection(world, metric, (), filters)}\nprint(round({expression}, 4))"
+        if operation == "value":
+            return [Cell(code, None)], None
+        return [Cell(code, None)], f"round({{0}} * {rise_factor(asked[0])}, 4)"
+    if operation == "scenario":
+        parts = metric.parts()
+        assert parts is not None
+        upper, lower = (Metric("", (), (), part).pandas(world.variables) for part in parts[:2])
+        code = f"{_selection(world, metric, (), filters)}\nprint(round({upper}, 4), round({lower}, 4))"
+        quotient = f"{{0}} * {rise_factor(asked[0])} / ({{1}} * {rise_factor(asked[1])}){parts[2]}"
+        return [Cell(code, None)], f"round({quotient}, 4)"
+    assert program.dimension is not None
+    if operation == "contribution":
+        assert program.along is not None
+        level, first, second = asked
+        code = (
+            f"{_selection(world, metric, (program.along, program.dimension), filters)}\nm = {expression}\n"
+            f"d = m[{second!r}] - m[{first!r}]\nprint(round(d[{level!r}] / d.sum() * 100, 4))"
+        )
+        return [Cell(code, None)], None
+    if operation in {"chain_change", "chain_metric", "drill"}:
+        return _chain_cells(program, world, asked, gold), None
+    tail, prints = _tail(operation, asked, gold)
+    code = f"{_selection(world, metric, (program.dimension,), filters)}\nm = {expression}\nprint({tail})"
+    return [Cell(code, prints)], None
 
 
-def _plain(value: float) -> str:
-    return repr(value)
+def _tail(operation: str, asked: Arguments, gold: Gold) -> tuple[str, str | None]:
+    """The printed expression over the series m, and what it prints where that is no rounded number."""
+    a, b = (*map(repr, asked), "", "")[:2]
+    shown = str(gold.value)
+    if operation == "extreme":
+        return f"m.{'idxmax' if asked[0] else 'idxmin'}()", shown
+    if operation in {"top_k", "bottom_k"}:
+        return f"m.{'nlargest' if operation == 'top_k' else 'nsmallest'}({a}).index.tolist()", shown
+    if operation == "rank":
+        return f"int(m.rank(ascending=False)[{a}])", shown
+    if operation == "count_above":
+        return f"(m > {a}).sum()", shown
+    if operation == "list_above":
+        return f"m[m > {a}].index.tolist()", shown
+    number = {
+        "change": f"m[{b}] - m[{a}]",
+        "difference": f"m[{a}] - m[{b}]",
+        "change_percent": f"(m[{b}] / m[{a}] - 1) * 100",
+        "ratio": f"m[{a}] / m[{b}]",
+        "share": f"m[{a}] / m.sum() * 100",
+        "top_share": "m.max() / m.sum() * 100",
+        "spread": "m.max() - m.min()",
+    }[operation]
+    return f"round({number}, 4)", None
 
 
-def _round_limit(value: float) -> int | float:
-    """A threshold with about three digits, as a person would say it."""
-    if abs(value) >= 1000:
-        digits = len(str(int(abs(value)))) - 3
-        return int(round(value, -digits))
-    return round(value) if abs(value) >= 50 else round(value, 2)
+def _chain_cells(program: Program, world: World, asked: Arguments, gold: Gold) -> list[Cell]:
+    """Two turns: the second one writes down what the first has printed."""
+    metric, filters, dimension, along = program.metric, program.filters, program.dimension, program.along
+    assert dimension is not None and gold.best is not None
+    expression = metric.pandas(world.variables)
+    pick = "idxmax" if asked[0] else "idxmin"
+    start = with_filter(filters, along, asked[1]) if program.operation == "chain_change" and along else filters
+    first = f"{_selection(world, metric, (dimension,), start)}\nm = {expression}\nprint(m.{pick}())"
+    inner = with_filter(filters, dimension, gold.best)
+    if program.operation == "chain_metric":
+        assert program.second is not None
+        second = program.second.pandas(world.variables)
+        code = f"{_selection(world, program.second, (), inner)}\nprint(round({second}, 4))"
+        return [Cell(first, str(gold.best)), Cell(code, None)]
+    assert along is not None
+    code = f"{_selection(world, metric, (along,), inner)}\nm = {expression}\n"
+    if program.operation == "drill":
+        return [Cell(first, str(gold.best)), Cell(f"{code}print(m.{pick}())", str(gold.value))]
+    _, before, after = map(repr, asked)
+    return [Cell(first, str(gold.best)), Cell(f"{code}print(round((m[{after}] / m[{before}] - 1) * 100, 4))", None)]
 
 
-def _documents(metric: Metric, rng: random.Random, language: str) -> list[Document]:
-    """The right definition among four distractors; rival definitions of the same name never appear together."""
-    others = [other for other in METRICS if other.id not in rivals(metric)]
+# ------------------------------------------------------------------------------------------------- documents
+
+
+def _documents(
+    wanted: list[Metric], mentioned: list[Metric], world: World, rng: random.Random, language: str
+) -> list[Document]:
+    """The definitions that are needed among distractors; rival definitions of one name never appear together."""
+    chosen = list(wanted)
+    kept_out = {rival.id for metric in mentioned for rival in world.rivals(metric)}
+    others = [other for other in world.metrics if other.id not in kept_out and other not in wanted]
     rng.shuffle(others)
-    chosen: list[Metric] = [metric]
     for other in others:
-        if len(chosen) < 5 and other.id not in set().union(*(rivals(m) for m in chosen)):
+        if len(chosen) < DOCUMENTS and other.id not in kept_out:
             chosen.append(other)
-    chosen.sort(key=lambda m: m.id)
+            kept_out |= {rival.id for rival in world.rivals(other)}
+    chosen.sort(key=lambda metric: metric.id)
     documents = []
-    for one in chosen:
-        title, text = one.document(language)
-        names = one.name_zh if language == "zh" else one.name_en
-        title = " / ".join(names)
-        documents.append(Document(id=one.id, title=title, text=text))
+    for metric in chosen:
+        _, text = metric.document(language)
+        title = " / ".join(metric.name_zh if language == "zh" else metric.name_en)
+        documents.append(Document(id=metric.id, title=title, text=text))
     return documents
-
-
-_WHERE_EN = {"channel": " for channel {}", "province": " in {}", "quarter": " in {}", "month": " in {}"}
-_WHERE_ZH = {"channel": "{} 渠道", "province": "{} 省", "quarter": "{} ", "month": "{} "}
-_DIM_ZH = {"channel": "渠道", "province": "省份", "quarter": "季度", "month": "月份"}
-_TEMPLATES_EN = {
-    "value": ["what was the {m}{w}?", "what is the {m}{w}?", "{m}{w}?", "compute the {m}{w}.", "give the {m}{w}."],
-    "what_if": [
-        "if the {m}{w} {rise} by {p}%, what would it be?",
-        "suppose the {m}{w} {rise} by {p}%: what is the new value?",
-    ],
-    "extreme": [
-        "which {d} had the {top} {m}{w}?",
-        "what {d} has the {top} {m}{w}?",
-        "name the {d} with the {top} {m}{w}.",
-    ],
-    "top_k": [
-        "which {k} {d}s had the highest {m}{w}, in order?",
-        "top {k} {d}s by {m}{w}?",
-        "list the {k} {d}s with the highest {m}{w}, highest first.",
-    ],
-    "change": ["by how much did the {m}{w} change from {a} to {b}?", "what is the change in {m}{w} from {a} to {b}?"],
-    "change_percent": [
-        "by what percent did the {m}{w} change from {a} to {b}?",
-        "what is the percent change in {m}{w} from {a} to {b}?",
-    ],
-    "difference": [
-        "what is the difference in {m} between {a} and {b}{w}?",
-        "how much higher is the {m} of {a} than of {b}{w}?",
-    ],
-    "share": ["what percent of the {m}{w} came from {a}?", "what is the share of {a} in the {m}{w}, in percent?"],
-    "count_above": ["how many {d}s had a {m} above {t}{w}?", "in how many {d}s was the {m} above {t}{w}?"],
-}
-_TEMPLATES_ZH = {
-    "value": ["{w}的{m}是多少？", "求{w}的{m}。", "{w}{m}是多少？"],
-    "what_if": ["如果{w}的{m}{rise}{p}%，会是多少？", "假设{w}的{m}{rise}{p}%，新的值是多少？"],
-    "extreme": ["{w}哪个{d}的{m}{top}？", "{w}{m}{top}的{d}是哪个？"],
-    "top_k": ["{w}{m}最高的{k}个{d}依次是哪些？", "{w}按{m}排名前{k}的{d}有哪些？"],
-    "change": ["{w}的{m}从{a}到{b}变化了多少？", "从{a}到{b}，{w}{m}的变化是多少？"],
-    "change_percent": ["{w}的{m}从{a}到{b}变化了百分之多少？", "从{a}到{b}，{w}{m}的变化率是多少？"],
-    "difference": ["{w}{a}和{b}的{m}相差多少？", "{w}{a}的{m}比{b}高多少？"],
-    "share": ["{w}{a}占{m}的百分比是多少？", "{w}的{m}中{a}占百分之多少？"],
-    "count_above": ["{w}有多少个{d}的{m}超过{t}？", "{w}{m}高于{t}的{d}有几个？"],
-}
-
-
-def _question(program: Program, said: dict[str, str], name: str, rng: random.Random, language: str) -> str:
-    order = sorted(program.filters, key=lambda item: ["quarter", "month", "province", "channel"].index(item[0]))
-    if language == "zh":
-        where = "".join(_WHERE_ZH[column].format(value) for column, value in order).strip()
-        where += " " if where and where[-1].isascii() else ""
-        where = where or ("所有数据" if program.operation in {"what_if", "change", "change_percent", "share"} else "")
-        template = rng.choice(_TEMPLATES_ZH[program.operation])
-        return template.format(m=name, w=where, d=_DIM_ZH.get(program.dimension or "", ""), **said)
-    where = "".join(_WHERE_EN[column].format(value) for column, value in reversed(order))
-    template = rng.choice(_TEMPLATES_EN[program.operation])
-    text = template.format(m=name, w=where, d=program.dimension or "", **said)
-    return text[0].upper() + text[1:]

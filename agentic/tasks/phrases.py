@@ -231,6 +231,7 @@ ANSWERS: dict[str, dict[str, Callable[[str], str]]] = {
         "percent_value": lambda v: f"The answer is {v}%.",
         "value": lambda v: f"It is {v}.",
         "values": lambda v: f"In order: {v}.",
+        "items": lambda v: f"They are: {v}.",
     },
     "zh": {
         "number": lambda v: f"结果是{v}。",
@@ -239,5 +240,6 @@ ANSWERS: dict[str, dict[str, Callable[[str], str]]] = {
         "percent_value": lambda v: f"结果是{v}%。",
         "value": lambda v: f"是{v}。",
         "values": lambda v: f"依次是{v}。",
+        "items": lambda v: f"有：{v}。",
     },
 }

@@ -141,7 +141,7 @@ def random_table(rng: random.Random, language: str = "en") -> pd.DataFrame:
         if not chinese:
             case = rng.random()
             values = (
-                [v.upper() for v in values] if case < 0.08 else [v.title() for v in values] if case < 0.2 else values
+                [v.upper() for v in values] if case < 0.1 else [v.title() for v in values] if case < 0.4 else values
             )
         add(base, _category_column(values, rows, rng, generator))
     if rng.random() < 0.35:

@@ -1,7 +1,9 @@
 """`agentic validate`: is a task file what it claims to be?
 
 Checks schema, ids, tables, tools, duplicates inside the file, programs shared with the other splits, gold and the expert's
-answer through the real grader (must pass), and neighbouring wrong answers through the same grader (must fail).
+answer through the real grader (must pass), and wrong answers through the same grader (must fail): neighbours of the gold,
+and those that the build recorded (another slice, no filter, a fraction for a percent, a rival definition). Of a folder all
+files are checked, and their hashes against its manifest.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from agentic.errors import UserError
 from agentic.records import Check, Task
 from agentic.reward.answer import compare
 from agentic.reward.tables import gold_problem
-from agentic.tasks.build import SPLITS
+from agentic.tasks.build import SPLITS, sha256
 from agentic.tools.base import TOOLS
 
 _SHOWN = 5
@@ -37,6 +39,8 @@ class Report:
     shared: dict[str, int] = field(default_factory=dict)
     """Other split -> canonical programs it shares with this file."""
     wrong_tried: int = 0
+    recorded: Counter[str] = field(default_factory=Counter)
+    """Recorded wrong answers that were tried, by what was mistaken."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -45,6 +49,7 @@ class Report:
             "languages": dict(sorted(self.languages.items())),
             "shared_programs": self.shared,
             "wrong_answers_tried": self.wrong_tried,
+            "recorded_wrong_answers_tried": dict(sorted(self.recorded.items())),
             "problems": self.problems,
         }
 
@@ -115,7 +120,20 @@ def _problems(task: Task, base_dir: Path, report: Report) -> list[str]:
         found.append("the question is empty")
     if task.max_turns < 1:
         found.append(f"max_turns is {task.max_turns}; it must be at least 1")
-    return found + _check_problems(task, report) + _expert_problems(task)
+    return found + _check_problems(task, report) + _recorded_problems(task, report) + _expert_problems(task)
+
+
+def _recorded_problems(task: Task, report: Report) -> list[str]:
+    """The wrong answers that the build has computed (metadata.wrong) must fail."""
+    wrong = task.metadata.get("wrong", {})
+    if not isinstance(wrong, dict) or not all(isinstance(answer, str) for answer in wrong.values()):
+        return [f"metadata.wrong must hold texts by name, found {wrong!r}"]
+    if any(map(check_problem, task.checks)):
+        return []  # said of the checks
+    report.recorded.update(wrong.keys())
+    report.wrong_tried += len(wrong)
+    passing = {what: said for what, said in wrong.items() if compare(said, task.checks, task.question).correct}
+    return [f"the wrong answer {answer!r} ({what}) passes the checks" for what, answer in passing.items()]
 
 
 def _check_problems(task: Task, report: Report) -> list[str]:
@@ -161,13 +179,20 @@ def identity(task: Task) -> str:
     return str(program) if program else " ".join([task.question, *(ref.path for ref in task.tables)])
 
 
+def _row_identity(row: dict[str, Any]) -> str:
+    """The same of a row that was not checked: other files are only looked at for what they share."""
+    metadata, tables = row.get("metadata"), row.get("tables")
+    program = metadata.get("program") if isinstance(metadata, dict) else None
+    paths = [str(ref.get("path")) for ref in tables if isinstance(ref, dict)] if isinstance(tables, list) else []
+    return str(program) if program else " ".join([str(row.get("question")), *paths])
+
+
 def validate(path: Path) -> Report:
     """Everything that is wrong with a task file. Raises UserError for a line that cannot be read at all."""
     report = Report()
     programs: dict[str, int] = {}
     ids: dict[str, int] = {}
-    numbers = (number for number, _ in jsonl.iter_rows(path))
-    for number, task in zip(numbers, jsonl.read(path, Task), strict=True):
+    for number, task in jsonl.read_numbered(path, Task):
         report.tasks += 1
         report.categories[str(task.metadata.get("category", "-"))] += 1
         report.languages[task.language] += 1
@@ -185,27 +210,63 @@ def validate(path: Path) -> Report:
     others = [path.with_name(f"{name}.jsonl") for name in SPLITS if name != path.stem] if path.stem in SPLITS else []
     for file in others:
         if file.exists():
-            theirs = {identity(task) for task in jsonl.read(file, Task)}
+            theirs = {_row_identity(row) for _, row in jsonl.iter_rows(file)}
             shared = [number for program, number in programs.items() if program in theirs]
             report.shared[file.stem] = len(shared)
             report.problems += [f"{path}, line {number}: the same program is also in {file}" for number in shared]
     return report
 
 
+def _manifest_problems(folder: Path) -> list[str]:
+    """Files that are not those which the manifest of a built folder names."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        return [f"{path}: no such file; the build did not end, run it again"]
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        named = {f"{name}.jsonl": one["sha256"] for name, one in manifest["splits"].items()}
+        for name, digest in manifest["tables"].items():
+            named[name if "/" in name else f"tables/{name}"] = digest
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [f"{path}: not a manifest of agentic build; build the folder again"]
+    problems = []
+    for name, digest in named.items():
+        if not (folder / name).is_file():
+            problems.append(f"{folder / name}: no such file, but the manifest names it")
+        elif sha256(folder / name) != digest:
+            problems.append(f"{folder / name}: changed since the build (its hash is not the manifest's)")
+    return problems
+
+
 def run(config: ValidateConfig) -> int:
-    report = validate(config.data)
+    folder = config.data if config.data.is_dir() else None
+    names = (*SPLITS, "general")
+    files = [f for name in names if (f := folder / f"{name}.jsonl").exists()] if folder else [config.data]
+    if not files:
+        raise UserError(f"{config.data}: holds none of {', '.join(f'{name}.jsonl' for name in names)}")
+    reports = {file: validate(file) for file in files}
+    manifest = _manifest_problems(folder) if folder else []
+    problems = [problem for report in reports.values() for problem in report.problems] + manifest
     if config.json:
-        print(json.dumps(report.to_json(), ensure_ascii=False, indent=2))
+        said: dict[str, Any] = {file.stem: report.to_json() for file, report in reports.items()}
+        shown = said | {"manifest_problems": manifest} if folder else said[config.data.stem]
+        print(json.dumps(shown, ensure_ascii=False, indent=2))
     else:
-        print(f"{config.data}: {report.tasks} tasks ({', '.join(f'{n} {k}' for k, n in report.languages.items())})")
-        for category, count in sorted(report.categories.items()):
-            print(f"  {category}: {count}")
-        for other, count in report.shared.items():
-            print(f"  programs shared with {other}: {count}")
-        print(f"  wrong answers tried: {report.wrong_tried}")
-        for problem in report.problems[:_SHOWN]:
+        for file, report in reports.items():
+            _print(file, report)
+        for problem in problems[:_SHOWN]:
             print(f"problem: {problem}")
-        if len(report.problems) > _SHOWN:
-            print(f"... {len(report.problems) - _SHOWN} more problems (--json lists all)")
-        print("valid" if not report.problems else f"invalid: {len(report.problems)} problems")
-    return 2 if report.problems else 0
+        if len(problems) > _SHOWN:
+            print(f"... {len(problems) - _SHOWN} more problems (--json lists all)")
+        print("valid" if not problems else f"invalid: {len(problems)} problems")
+    return 2 if problems else 0
+
+
+def _print(file: Path, report: Report) -> None:
+    print(f"{file}: {report.tasks} tasks ({', '.join(f'{n} {k}' for k, n in report.languages.items())})")
+    for category, count in sorted(report.categories.items()):
+        print(f"  {category}: {count}")
+    for other, count in report.shared.items():
+        print(f"  programs shared with {other}: {count}")
+    recorded = ", ".join(f"{what} {count}" for what, count in sorted(report.recorded.items()))
+    print(f"  wrong answers tried: {report.wrong_tried}" + (f" (recorded: {recorded})" if recorded else ""))

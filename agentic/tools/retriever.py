@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from agentic.records import Document
 
@@ -43,6 +44,21 @@ def _stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
+@lru_cache(maxsize=1024)
+def _counted(title: str, text: str) -> Counter[str]:
+    """Weighted terms of a document; the tasks of a data set share their documents. Not to be changed."""
+    counts = Counter(terms(text))
+    for term in terms(title):
+        counts[term] += TITLE_WEIGHT
+    return counts
+
+
+@lru_cache(maxsize=1024)
+def _names(title: str) -> tuple[frozenset[str], ...]:
+    """Terms of each name in a title that lists several ("ROAS / return on ad spend")."""
+    return tuple(frozenset(terms(name)) for name in re.split(r"\s/\s", title) if terms(name))
+
+
 class Retriever:
     """An index over documents; building it reads each document once."""
 
@@ -50,10 +66,7 @@ class Retriever:
         self._documents = list(documents)
         self._counts: list[Counter[str]] = []
         for document in self._documents:
-            counts = Counter(terms(document.text))
-            for term in terms(document.title):
-                counts[term] += TITLE_WEIGHT
-            self._counts.append(counts)
+            self._counts.append(_counted(document.title, document.text))
         self._lengths = [sum(counts.values()) for counts in self._counts]
         self._mean_length = sum(self._lengths) / len(self._lengths) if self._lengths else 0.0
         self._holding = Counter(term for counts in self._counts for term in counts)
@@ -66,12 +79,16 @@ class Retriever:
         return [self._documents[index] for index in order[: max(top_k, 0)] if scores[index] > 0]
 
     def _score(self, wanted: set[str], index: int) -> float:
+        """BM25, and once more the weight of the longest name of the title that stands in the query whole: "new users" means
+        the document of that name, not "new user share"."""
         counts, total = self._counts[index], 0.0
-        for term in sorted(
-            wanted & counts.keys()
-        ):  # sorted: a set's order, and so the rounding, changes with the hash seed
-            holding = self._holding[term]
-            rarity = math.log(1 + (len(self._documents) - holding + 0.5) / (holding + 0.5))
+        # sorted: a set's order, and so the rounding, changes with the hash seed
+        for term in sorted(wanted & counts.keys()):
             damping = K1 * (1 - B + B * self._lengths[index] / self._mean_length)
-            total += rarity * counts[term] * (K1 + 1) / (counts[term] + damping)
-        return total
+            total += self._rarity(term) * counts[term] * (K1 + 1) / (counts[term] + damping)
+        whole = [name for name in _names(self._documents[index].title) if name <= wanted]
+        return total + max((sum(map(self._rarity, sorted(name))) for name in whole), default=0.0)
+
+    def _rarity(self, term: str) -> float:
+        holding = self._holding[term]
+        return math.log(1 + (len(self._documents) - holding + 0.5) / (holding + 0.5))
