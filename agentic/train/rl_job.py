@@ -80,6 +80,8 @@ class Job:
 
         from agentic.train.rl_trainer import StepData
 
+        if self.progress.stop_requested and self.share.world == 1:  # while nothing could be given up: an evaluation
+            raise Interrupted
         config, gamma, sums = self.config, self.gamma(step), Sums()
         turn = step // config.num_iterations
         self.collected = None
