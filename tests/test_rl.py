@@ -51,8 +51,9 @@ def config(base: Path, tasks: Path, tmp_path: Path) -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def whole(base: Path, tasks: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
-    """A run to its end, into its second epoch (6 tasks, 2 a step, 5 steps)."""
-    config = tiny_config(base, tasks, tmp_path_factory.mktemp("whole") / "run")
+    """A run to its end, into its second epoch (6 tasks, 2 a step, 5 steps), evaluated at every checkpoint."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    config = tiny_config(base, tasks, output, dev_data=tasks, dev_tasks=1, eval_steps=2)
     assert run(config) == 0
     return config
 
@@ -75,8 +76,9 @@ def without_times(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_run_and_what_it_says(whole: TrainConfig) -> None:
     folder = whole.output_dir
     assert folder is not None
-    found = rows(folder)
-    assert [row["step"] for row in found] == [1, 2, 3, 4, 5]
+    start, *found = rows(folder)
+    assert start["step"] == 0 and [row["step"] for row in found] == [1, 2, 3, 4, 5]
+    assert ["dev" in row for row in found] == [False, True, False, True, True]
     last = found[-1]
     assert (
         last["epoch"] == pytest.approx(10 / 6, abs=1e-3)
@@ -104,7 +106,7 @@ def test_killed_anywhere_it_resumes_to_the_same_bits(whole: TrainConfig, tmp_pat
     assert whole.output_dir is not None
     config = dataclasses.replace(whole, output_dir=tmp_path / "run")
     metrics = tmp_path / "run" / "metrics.jsonl"
-    run_and_kill(config, lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) >= 3)
+    run_and_kill(config, lambda: metrics.exists() and len(metrics.read_bytes().splitlines()) >= 4)
     assert not (tmp_path / "run" / "final").exists()
     # Half a line, as a kill in the middle of a write leaves it.
     with metrics.open("a") as file:
@@ -165,7 +167,7 @@ def test_ctrl_c_in_a_rollout_saves_and_says_how_to_go_on(
     metrics = tmp_path / "run" / "metrics.jsonl"
 
     def interrupt() -> None:
-        while not metrics.exists() or len(metrics.read_bytes().splitlines()) < 2:
+        while not metrics.exists() or len(metrics.read_bytes().splitlines()) < 3:
             time.sleep(0.002)
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -56,6 +56,10 @@ class LocalSampler:
         self.table.version = version
 
     async def run(self, episodes: Sequence[Episode[T]], *, concurrency: int, seed: str, temperature: float) -> list[T]:
+        if seed != self.table.engine.seed:
+            # Keys and values kept by an evaluation with these weights would change the last bits of a step that a
+            # resumed run makes without that evaluation.
+            self.table.engine.forget()
         self.table.engine.seed = seed
         self.table.engine.temperature = temperature
         return await self.table.run(episodes, concurrency)
