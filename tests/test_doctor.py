@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from agentic.cli import main
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -52,10 +54,12 @@ def test_absent_model_is_a_note_with_a_remedy(report: dict) -> None:
     assert "agentic models fetch" in notes[0]["remedy"]
 
 
-def test_damaged_model_is_said(tmp_path: Path) -> None:
+def test_damaged_model_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "smollm2-135m-instruct").mkdir()
     (tmp_path / "smollm2-135m-instruct" / "config.json").write_text("{")
-    done = doctor(AGENTIC_CACHE=str(tmp_path))
-    assert done.returncode == 0
-    assert "smollm2 damaged" in done.stdout
-    assert "sandbox     level L" in done.stdout
+    monkeypatch.setenv("AGENTIC_CACHE", str(tmp_path))
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "smollm2 damaged" in said and "sandbox     level L" in said

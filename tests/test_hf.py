@@ -107,7 +107,7 @@ def test_batched_equals_single_with_unequal_prompts_and_budgets(llama: Any) -> N
     check(llama, prompts, budgets, Engine(llama, [END], batch_size=3).generate(prompts, budgets))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(1, 60), st.integers(1, 25)), min_size=1, max_size=7),
     batch_size=st.integers(1, 5),

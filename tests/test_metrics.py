@@ -134,11 +134,11 @@ def test_interval_covers_the_true_share() -> None:
     rng = np.random.default_rng(0)
     tasks = make_tasks(60)
     covered = 0
-    for repeat in range(60):
+    for repeat in range(30):
         trajectories = [played(t.id, "7" if rng.random() < 0.7 else "8") for t in tasks]
         interval = summarise(tasks, trajectories, seed=repeat, resamples=300).metrics["task_success"]
         covered += interval.low <= 0.7 <= interval.high
-    assert covered >= 50
+    assert covered >= 25
 
 
 def test_bad_input_is_named() -> None:

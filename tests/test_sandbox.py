@@ -571,8 +571,9 @@ def test_a_session_given_up_while_it_starts_leaves_nothing(run: Run, sandbox: Sa
                 os.kill(zygote, signal.SIGSTOP)
                 await asyncio.sleep(0.02)  # the order to fork waits for the zygote
             starting.cancel()
+            asyncio.get_running_loop().call_later(0.03, os.kill, zygote, signal.SIGCONT)  # giving up waits for its end
             await asyncio.gather(starting, return_exceptions=True)
-            os.kill(zygote, signal.SIGCONT)
+            await asyncio.sleep(0.03)
         await (await sandbox.session()).close()  # after all that came before
 
     run(play())

@@ -83,6 +83,7 @@ def test_doctor_says_which_level_is_in_force_and_why(here: Here) -> None:
     assert "in force  none: unknown isolation level 'L9'" in out
 
 
+@pytest.mark.slow
 @root_only
 @pytest.mark.skipif(HIGHEST < "L3", reason="this machine gives less than L3 to root")
 def test_doctor_without_the_right_to_namespaces_names_the_remedy() -> None:
@@ -106,6 +107,7 @@ def test_doctor_as_another_user() -> None:
     assert lacking == {"own user id per session", "empty network and IPC namespace"}
 
 
+@pytest.mark.slow
 def test_bench_measures_the_level_it_is_told() -> None:
     code, out, err = agentic("sandbox", "bench", "--sessions", "2", "--level", "L0", "--json")
     assert code == 0, err

@@ -155,6 +155,7 @@ def test_lora_adapter_loads_and_is_small(config: SftConfig, base: Path, recwarn:
     assert "- success: 0.9 [0.8, 1.0]" in card and "LoRA, rank 4" in card
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_on(config: SftConfig, base: Path, tmp_path: Path) -> None:
     """The second run starts where the first ended, resumes like any other, and its adapter names the same base."""
     first = dataclasses.replace(config, lora_rank=4, max_steps=3, learning_rate=3e-3, warmup_steps=0)

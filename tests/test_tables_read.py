@@ -184,6 +184,7 @@ def test_a25_content_decides() -> None:
 # -------------------------------------------------------------------------------------------- real files
 
 
+@pytest.mark.slow
 def test_every_benchmark_file_reads() -> None:
     files = sorted(path for path in BENCH.rglob("*") if path.name.endswith((".csv", ".csv.gz")))
     if not files:
@@ -416,6 +417,7 @@ def test_a_title_without_separator_stands_above_a_table(tmp_path: Path, gap: str
     assert said(table, "above the header", "Report 2024")
 
 
+@pytest.mark.slow
 def test_hundred_thousand_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({f"x{i}": rng.normal(size=100_000).round(4) for i in range(4)})
