@@ -223,6 +223,7 @@ def test_interrupt_saves_and_says_how_to_go_on(config: SftConfig, capsys: pytest
     assert metrics(config.output_dir)[-1]["step"] == step + 1
 
 
+@pytest.mark.slow
 def test_time_limit_ends_the_schedule(config: SftConfig, capsys: pytest.CaptureFixture[str]) -> None:
     started = time.monotonic()
     config = dataclasses.replace(config, max_steps=100_000, max_minutes=1 / 60, save_steps=100_000, logging_steps=5)

@@ -450,6 +450,7 @@ def test_a_virtual_table_of_an_unknown_module_leaves_the_rest_readable(folder: P
     assert "Table spy: cannot be read (no such module: csv)" in shown and "Table customers: 3 rows" in shown
 
 
+@pytest.mark.slow
 def test_views_that_take_forever_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each joins the one before with itself: preparing the last one doubles with every further one."""
     views = "; ".join(f"create view v{n} as select x.a from v{n - 1} x, v{n - 1} y limit 5" for n in range(1, 40))

@@ -196,6 +196,7 @@ def config(base: Path, files: list[Path], tmp_path: Path) -> SftConfig:
     )
 
 
+@pytest.mark.slow
 def test_streamed_run_resumes_and_workers_change_nothing(config: SftConfig, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
