@@ -27,7 +27,7 @@ from agentic.model import fetch
 from agentic.records import Task
 from agentic.serve import ask
 from agentic.tasks import build
-from agentic.tasks.programs import CLASSIC
+from agentic.tasks.programs import CLASSIC, CLASSIC_METRICS
 from agentic.train import sft
 
 QUESTIONS = (
@@ -53,6 +53,7 @@ def _data(config: QuickstartConfig, data: Path) -> None:
                 test_size=config.held_out,
                 general_size=_TRAIN_GENERAL + config.held_out,
                 seed=_SEED,
+                metric_names=CLASSIC_METRICS,
                 operations=CLASSIC,  # what the shipped adapter was trained on, so that the three can be compared
                 unseen_size=0,
                 language="en",  # half the tokens of Chinese in this tokenizer: more to learn from in few minutes

@@ -7,9 +7,15 @@ work=${1:-runs/adapter}
 bench=${AGENTIC_BENCH:-../shared/bench}/opsdata
 mkdir -p "$work"
 
+# The operations and metrics of the first release, which the adapter was trained on; `agentic build` has more by now.
+first=(--unseen_size 0
+    --operations value extreme top_k change change_percent difference share count_above what_if
+    --metric_names gmv refund_amount net_revenue refund_rate.amount refund_rate.orders orders aov.gross aov.net spend impressions clicks ctr
+    cpc cpm roas.gross roas.net new_users active_users new_user_share cac gmv_per_user orders_per_user)
+
 agentic models fetch smollm2
 [ -f "$work/data/manifest.json" ] || agentic build --output_dir "$work/data" --train_size 2400 --dev_size 100 --test_size 200 \
-    --general_size 5000 --seed 7 --workers 4
+    --general_size 5000 --seed 7 "${first[@]}"
 model=default
 if [ -z "${SKIP_TRAINING:-}" ]; then
     for name in general train; do
@@ -19,7 +25,7 @@ if [ -z "${SKIP_TRAINING:-}" ]; then
         --tokens_per_batch 3072 --learning_rate 1e-3 --logging_steps 5 --save_steps 60 --max_minutes 72
     # The second run: the operations tasks again, and general questions over tables that the first run did not have.
     [ -f "$work/more/manifest.json" ] || agentic build --output_dir "$work/more" --train_size 4 --dev_size 0 --test_size 0 \
-        --general_size 4000 --seed 8 --workers 4
+        --general_size 4000 --seed 8 "${first[@]}"
     agentic dataset --input "$work/more/general.jsonl" --output "$work/more/sft_general.jsonl" --limit 2300
     agentic sft --model_name_or_path "$work/sft/final" --data_path "$work/data/sft_train.jsonl" "$work/more/sft_general.jsonl" \
         --output_dir "$work/sft2" --tokens_per_batch 3072 --learning_rate 6e-4 --logging_steps 5 --save_steps 60 \

@@ -48,6 +48,8 @@ class BuildConfig:
     """Tasks of test_unseen.jsonl, whose task families and whole tables training never has. Default: as many as test_size; 0 over your own tables."""
     operations: tuple[str, ...] = ()
     """Kinds of questions (value, extreme, top_k, change, ...; a wrong name lists all). Default: all."""
+    metric_names: tuple[str, ...] = ()
+    """Only these metrics of the definitions (gmv, refund_rate.amount, ...; a wrong name lists all). Default: all."""
     metrics: Path | None = None
     """YAML file with metric definitions of your own (docs/data.md); goes with --tables."""
     tables: Path | None = None

@@ -72,14 +72,24 @@ class Builder:
         """Write the tables and read them back."""
         if self.config.metrics is not None and self.config.tables is not None:
             self.worlds = [own_world(self.config.metrics, self.config.tables, self.staging)]
+            self._choose_metrics()
             self.certifier = Certifier(self.worlds[0])
             return
         seed = self.config.seed
         _write_tables(build_store(seed), self.staging / "tables")
         self.worlds = [shop_world(self.staging / "tables", self.staging)]
+        self._choose_metrics()
         if self.sizes.get("test_unseen"):
             _write_tables(build_hotels(seed), self.staging / "tables_unseen")
             self.worlds.append(hotel_world(self.staging / "tables_unseen", self.staging))
+
+    def _choose_metrics(self) -> None:
+        world, names = self.worlds[0], self.config.metric_names
+        unknown = [name for name in names if name not in world.by_id]
+        if unknown:
+            raise UserError(f"--metric_names: no metric {unknown[0]!r}; the metrics are {', '.join(world.by_id)}")
+        if names:
+            world.set_metrics([metric for metric in world.metrics if metric.id in names])
 
     def check_capacity(self) -> None:
         """Say at once, and not after an hour, that there cannot be so many tasks."""

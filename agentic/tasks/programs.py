@@ -44,6 +44,21 @@ OPERATIONS: dict[str, float] = {
 """Operation -> weight in a drawing."""
 CLASSIC = ("value", "extreme", "top_k", "change", "change_percent", "difference", "share", "count_above", "what_if")
 """The operations of the first release: the shipped adapter was trained on these."""
+CLASSIC_METRICS = (
+    *(
+        "gmv",
+        "refund_amount",
+        "net_revenue",
+        "refund_rate.amount",
+        "refund_rate.orders",
+        "orders",
+        "aov.gross",
+        "aov.net",
+    ),
+    *("spend", "impressions", "clicks", "ctr", "cpc", "cpm", "roas.gross", "roas.net", "new_users", "active_users"),
+    *("new_user_share", "cac", "gmv_per_user", "orders_per_user"),
+)
+"""Its metrics."""
 UNSEEN: dict[str, float] = {"spread": 1, "top_share": 1, "drill": 1}
 """Task families that only test_unseen.jsonl has."""
 

@@ -69,8 +69,6 @@ class World:
         self.refs = refs
         self.frames = frames
         self.dimensions = {dimension.column: dimension for dimension in dimensions}
-        self.metrics = list(metrics)
-        self.by_id = {metric.id: metric for metric in self.metrics}
         self.variables = variables
         self.joins = joins or {}
         self._rows: dict[str, pd.DataFrame] = {}
@@ -78,6 +76,11 @@ class World:
         self._values: dict[object, np.ndarray] = {}
         self._cells = 0
         self._index = {c: {level: i for i, level in enumerate(d.levels)} for c, d in self.dimensions.items()}
+        self.set_metrics(metrics)
+
+    def set_metrics(self, metrics: Sequence[Metric]) -> None:
+        self.metrics = list(metrics)
+        self.by_id = {metric.id: metric for metric in self.metrics}
         self._rivals = {metric.id: rivals(metric, self.metrics) for metric in self.metrics}
         self._columns = {metric.id: self._shared_columns(metric) for metric in self.metrics}
 
