@@ -167,6 +167,7 @@ def run(config: DatasetConfig) -> int:
     """`agentic dataset`."""
     if config.output.resolve() == config.input.resolve():
         raise UserError(f"{config.output}: --output is the --input file; name another")
+    jsonl.check_output(config.output)
     counts: Counter[str] = Counter()
 
     def rows() -> Iterator[Row]:

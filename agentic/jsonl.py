@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -100,6 +101,21 @@ def write(path: str | Path, rows: Iterable[Any]) -> int:
     finally:
         temporary.unlink(missing_ok=True)
     return count
+
+
+def check_output(path: str | Path, option: str = "--output") -> None:
+    """Raise UserError where a file at `path` could not be written: before the work whose result it is to hold."""
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder, expected a file to write; name another {option}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path.parent):
+            pass
+    except FileExistsError as error:
+        raise UserError(f"{path}: cannot write there ({error.filename} is a file); name another {option}") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot write there ({error.strerror}); name another {option}") from None
 
 
 def drop_half_line(path: str | Path) -> None:

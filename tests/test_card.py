@@ -140,8 +140,16 @@ def test_tables_are_read_again_only_when_they_change(tmp_path: Path) -> None:
     assert len(load_tables(refs, Path())["df"].frame) == 2
 
 
-@pytest.mark.parametrize("name", ["absent.csv", "x" * 300 + ".csv", "."])
+def test_a_file_cannot_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.csv").write_text("x\x1b[31m,y\n1,\x1b]0;t\x07\n2,b\n")
+    assert main(["card", str(tmp_path / "a.csv")]) == 0
+    said = capsys.readouterr().out
+    assert "[31m" in said and not {"\x1b", "\x07"} & set(said)
+
+
+@pytest.mark.parametrize("name", ["absent.csv", "x" * 300 + ".csv", ".", "loop.csv"])
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
     assert main(["card", str(tmp_path / name)]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1

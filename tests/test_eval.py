@@ -230,6 +230,18 @@ def test_bad_options(
     assert error.startswith("error: ") and said in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("option", ["output", "json_output", "bad_cases_output"])
+def test_an_output_that_cannot_be_written_is_said_before_the_run(
+    five: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for place, said in ((tmp_path / "folder", "is a folder"), (five / "x.json", "cannot write there")):
+        assert evaluate(five, tmp_path / "run", "--replay=oracle", f"--{option}={place}") == 2
+        error = capsys.readouterr().err
+        assert said in error and f"name another --{option}" in error and error.count("\n") == 1
+    assert not (tmp_path / "run").exists() and not list((tmp_path / "folder").iterdir())
+
+
 def test_a_missing_model_is_one_sentence_and_does_not_occupy_the_folder(
     five: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

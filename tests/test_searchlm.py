@@ -397,6 +397,7 @@ def test_from_texts_to_a_trained_weight_file(tmp_path: Path, capsys: pytest.Capt
     capsys.readouterr()
     for wrong, said in (
         ([*create, str(model)], "exists and is not empty"),
+        (["tokenizer", str(data), "--output_dir", str(data / "x")], "cannot write there"),
         ([*create, str(tmp_path / "x"), "--weights", str(tmp_path / "no.pth")], "no such weight file"),
         ([*create, str(tmp_path / "x"), "--weights", str(weights), "--attention", "gqa"], "does not fit this model"),
         (["models", "export", str(run / "final"), "--save_dir", str(weights)], "cannot be written"),

@@ -281,6 +281,20 @@ def test_a_mistake_stays_in_the_context_and_only_its_repair_is_trained(
     assert json.loads(turns[1]["tool_calls"][0]["function"]["arguments"]) == {"code": code}
 
 
+def test_a_dataset_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tasks.jsonl"
+    jsonl.write(file, [])
+    for place, said in (
+        (tmp_path, "is a folder"),
+        (file / "x.jsonl", "cannot write there"),
+        (Path("/proc/x"), "/proc/x"),
+    ):
+        assert main(["dataset", f"--input={file}", f"--output={place}"]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {place}: ") and said in error and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_a_script_that_does_not_prove_itself_never_becomes_data(simple: Callable[..., Script]) -> None:
     right = python_step("print(df['Net Sales'].sum())")
     scripts = [
@@ -334,6 +348,7 @@ def test_questions_over_files_of_one_name_and_odd_paths(tmp_path: Path, capsys: 
     assert {task.tables[0].path for task in tasks} == {str(file) for file in files}
     assert main(["validate", f"--data={out}"]) == 0
     assert main(["questions", str(files[0]), f"--output={out}", "--count=0"]) == 2
+    assert main(["questions", str(files[0]), f"--output={tmp_path}"]) == 2
     assert "--count must be at least 1" in capsys.readouterr().err
 
 

@@ -189,6 +189,10 @@ def evaluate(config: EvalConfig) -> tuple[Summary, list[Task], list[Trajectory]]
     Interrupted at any point, it continues from what is in trajectories.jsonl.
     """
     _check_options(config)
+    for option in ("output", "json_output", "bad_cases_output"):
+        path = getattr(config, option)
+        if path is not None:
+            jsonl.check_output(path, f"--{option}")
     known = read_tasks(config.data)
     tasks = known[: config.limit]
     # Trajectories of other questions under the same ids must not pass for finished.

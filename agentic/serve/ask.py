@@ -17,11 +17,10 @@ from agentic.policy.load import load_policy
 from agentic.records import StopReason, Task, Trajectory
 from agentic.rollout import RolloutLimits, run_episode
 from agentic.sandbox import Sandbox
-from agentic.tables.card import load_tables, split_databases, table_refs
+from agentic.tables.card import load_tables, show, split_databases, table_refs
 from agentic.tools.base import TOOLS
 
 _CHINESE = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _ENDED = {
     StopReason.MAX_TURNS: "no answer: the agent used all its turns (--max-turns allows more)",
@@ -93,11 +92,6 @@ async def _episode(task: Task, config: AskConfig) -> Trajectory:
     finally:
         await sandbox.close()
         await policy.close()
-
-
-def show(text: str) -> None:
-    """Print what a file or a model wrote: as it is, but without control characters, which could act on the terminal."""
-    print(_CONTROL.sub("\ufffd", text.replace("\r\n", "\n")))
 
 
 def show_turns(trajectory: Trajectory) -> None:

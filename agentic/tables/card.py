@@ -168,7 +168,7 @@ def split_databases(files: Sequence[Path]) -> tuple[list[Path], list[DatabaseRef
 
 
 def _path(file: Path) -> str:
-    path = str(file.resolve())
+    path = os.path.realpath(file)  # Path.resolve() raises RuntimeError for a link to itself
     try:
         path.encode("utf-8")
     except UnicodeEncodeError:
@@ -195,6 +195,14 @@ def _identifier(stem: str) -> str:
     return name if name.isidentifier() and name not in _RESERVED else f"t_{name}"
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def show(text: str) -> None:
+    """Print what a file or a model wrote: as it is, but without control characters, which could act on the terminal."""
+    print(_CONTROL.sub("\ufffd", text.replace("\r\n", "\n")))
+
+
 def run(config: CardConfig) -> int:
     files, databases = split_databases(config.files)
     refs = table_refs(files)
@@ -203,12 +211,12 @@ def run(config: CardConfig) -> int:
     for position, database in enumerate(databases):
         described = describe(database.name, Path(database.path), left // (len(databases) - position + bool(refs)))
         left -= len(described)
-        print(described)
+        show(described)
     if refs:
-        print(
+        show(
             card({ref.name: tables[ref.name].frame for ref in refs}, {ref.name: ref.description for ref in refs}, left)
         )
     for ref in refs:
         for note in tables[ref.name].notes:
-            print(f"note ({ref.description}): {note}")
+            show(f"note ({ref.description}): {note}")
     return 0

@@ -125,6 +125,7 @@ def questions_over(files: list[Path], count: int, seed: int, language: str = "en
 
 
 def run(config: QuestionsConfig) -> int:
+    jsonl.check_output(config.output)
     scripts = questions_over(list(config.files), config.count, config.seed, config.language)
     if not scripts:
         named = ", ".join(map(str, config.files)) or "no file given"

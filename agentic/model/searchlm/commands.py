@@ -129,11 +129,16 @@ def _refuse_full(folder: Path) -> None:
 
 def _write(folder: Path, *parts: Any) -> None:
     """Save every part into the folder, which appears whole or not at all."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     staging = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(staging, ignore_errors=True)
-    for part in parts:
-        part.save_pretrained(staging)
-    if folder.exists():
-        folder.rmdir()
-    staging.rename(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(staging, ignore_errors=True)
+        for part in parts:
+            part.save_pretrained(staging)
+        if folder.exists():
+            folder.rmdir()
+        staging.rename(folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: cannot write there ({error.strerror or error}); name another --output_dir"
+        ) from None
