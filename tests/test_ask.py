@@ -56,6 +56,22 @@ def test_card_turns_code_observations_and_answer(sales: Path, capsys: pytest.Cap
     assert server.requests[1].body["messages"][-1]["content"] == "<tool_response>\n7.5\n</tool_response>"
 
 
+@pytest.mark.parametrize(
+    ("replies", "said"),
+    [
+        ([cell("1 + 1"), chat_reply("It is 2.")], "(unchecked: computed by the code above"),
+        ([cell("df['x'].sum()"), cell("1 + 1"), chat_reply("It is 2.")], "(unchecked: computed by the code above"),
+        ([cell("df['x'].sum()"), chat_reply("It is 6.")], "(unsupported: no code ran without an error"),
+        ([chat_reply("It is 6.")], "(unsupported: no code ran without an error"),
+    ],
+)
+def test_an_answer_that_no_code_computed_is_not_said_to_be_computed(
+    sales: Path, replies: list[Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask(replies, "How many?", str(sales))[0] == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(said)
+
+
 def test_json_is_one_strict_object(sales: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """F10: NaN, infinities and numpy types in what the code shows."""
     code = "import numpy as np\n(df['amount'].tolist(), np.float32('inf'), np.int64(2**62))"

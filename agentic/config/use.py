@@ -18,7 +18,7 @@ class AskConfig:
     question: Positional[str]
     """The question, in English or Chinese."""
     files: Positional[tuple[Path, ...]]
-    """One or more csv files."""
+    """One or more csv or sqlite files."""
     model: str | None = None
     """Folder, Hugging Face id, or smollm2; default: the embedded base with the shipped adapter."""
     endpoint: str | None = None

@@ -14,7 +14,7 @@ from agentic.config import AskConfig
 from agentic.data_analysis_env import prompt_messages
 from agentic.errors import UserError
 from agentic.policy.load import load_policy
-from agentic.records import StopReason, Task, Trajectory
+from agentic.records import ObservationStatus, StopReason, Task, Trajectory
 from agentic.rollout import RolloutLimits, run_episode
 from agentic.sandbox import Sandbox
 from agentic.tables.card import load_tables, show, split_databases, table_refs
@@ -137,5 +137,8 @@ def run(config: AskConfig) -> int:
         show(f"\n{_ENDED[trajectory.stop_reason]}{why}")
         return 1
     show(f"\nAnswer: {trajectory.answer}")
-    print("(unchecked: computed by the code above, not recomputed by a second engine)")
+    if any(o.status == ObservationStatus.OK for turn in trajectory.turns for o in turn.observations):
+        print("(unchecked: computed by the code above, not recomputed by a second engine)")
+    else:
+        print("(unsupported: no code ran without an error, so nothing above computed this answer; do not rely on it)")
     return 0
