@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -383,6 +384,29 @@ def test_a_changed_file_is_not_what_the_manifest_names(
     (tmp_path / "dev.jsonl").write_text("".join(lines[1:]))
     assert main(["validate", f"--data={tmp_path}"]) == 2
     assert "dev.jsonl: changed since the build" in capsys.readouterr().out
+    assert main(["validate", f"--data={tmp_path / 'train.jsonl'}"]) == 0
+    assert main(["validate", f"--data={tmp_path / 'dev.jsonl'}"]) == 2
+
+
+def test_tables_that_changed_are_found_from_a_task_file(
+    built: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(built, tmp_path / "copy")
+    orders = folder / "tables/orders.csv"
+    orders.write_text(orders.read_text() + orders.read_text().splitlines()[-1] + "\n")
+    assert main(["validate", f"--data={folder / 'train.jsonl'}"]) == 2
+    assert f"{orders}: changed since the build" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("operation", ["change", "difference"])
+def test_the_distance_of_two_rates_is_in_points(shop: World, operation: str) -> None:
+    found = [q for q in asked(shop, {operation: 1}, 200) if q.program.metric.unit == "%" and q.gold.value > 0.01]
+    assert len(found) > 10
+    for question in found:
+        value, said = question.gold.value, question.question
+        for answer in (f"{value} percentage points", f"上升了{value}个百分点", f"{value}%", f"The answer is {value}."):
+            assert compare(answer, [question.check], said).correct, (answer, said)
+        assert not compare(f"{value / 100:.8f}", [question.check], said).correct
 
 
 def test_a_recorded_wrong_answer_that_passes_is_found(

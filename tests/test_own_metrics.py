@@ -33,6 +33,7 @@ BROKEN = {
     "": "holds no metrics; begin with 'metrics:'",
     "metric:\n  - name: a\n": "holds no metrics",
     "metrics: [gmv]": "entry 1: expected name, expression and so on, found 'gmv'",
+    "a: &a [x, x, x, x, x, x, x, x]\nb: &b [*a, *a, *a, *a, *a, *a, *a]\nmetrics: [*b, *b]\n": "'x', ...], ...]",
     defined("expression: sum(t.a)"): "m.yaml, line 2, entry 1: 'name' must be letters",
     defined("name: a"): "m.yaml, line 2, metric 'a': 'expression' is missing",
     defined("name: a\nexpresion: sum(t.a)"): "metric 'a': unknown field 'expresion'; the fields are name, synonyms",

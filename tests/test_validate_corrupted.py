@@ -80,6 +80,14 @@ CORRUPTED: dict[str, tuple[Callable[[Rows], Any], str]] = {
         lambda rows: rows[1]["expert_trajectory"].__setitem__(0, calling("retriever")),
         "the expert trajectory calls retriever, which is not offered",
     ),
+    "observation without a call": (
+        lambda rows: rows[1]["expert_trajectory"].pop(0),
+        "message 0 of the expert trajectory (tool) answers no call",
+    ),
+    "observation of another call": (
+        lambda rows: rows[1]["expert_trajectory"][1].update(tool_call_id="call_9"),
+        "message 1 of the expert trajectory (tool) answers no call",
+    ),
     "expert ends with a call": (lambda rows: rows[1]["expert_trajectory"].pop(), "does not end with an answer"),
     "expert answers wrong": (
         lambda rows: rows[1]["expert_trajectory"][-1].update(content="The count is 41."),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import reprlib
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -98,7 +99,7 @@ def parse_definitions(text: str, path: str) -> Definitions:
     metrics: list[Metric] = []
     for position, entry in enumerate(entries, start=1):
         if not isinstance(entry, dict):
-            raise UserError(f"{path}, entry {position}: expected name, expression and so on, found {entry!r}")
+            raise UserError(f"{path}, entry {position}: expected name, expression and so on, found {_short(entry)}")
         metric = _metric(entry, position, path)
         twin = next((other for other in metrics if other.id == metric.id), None)
         if twin is not None:
@@ -130,6 +131,11 @@ def _joins(entries: Any, path: str) -> list[JoinLine]:
             raise UserError(f"{path}, {place}: the join cannot be used; {remedy}")
         found.append(JoinLine(fields["table"], fields["with"], fields["on"], line))
     return found
+
+
+def _short(entry: object) -> str:
+    """Of what aliases may have blown up only the beginning."""
+    return reprlib.repr(entry)
 
 
 def _metric(entry: dict[str, Any], position: int, path: str) -> Metric:

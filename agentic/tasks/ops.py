@@ -18,6 +18,7 @@ DOCUMENTS = 5
 _HARD = {"scenario", "contribution", "chain_change", "chain_metric", "drill"}
 _MEDIUM = {"what_if", "rank", "ratio", "list_above", "top_share", "spread"}
 _ORIENTED = {"difference", "ratio"}
+_POINTS = {"change", "difference", "spread"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def realise(program: Program, world: World, rng: random.Random, language: str) -
         cells=tuple(cells),
         calculation=calculation,
         gold=gold,
-        check=_check(gold, percent),
+        check=_check(gold, _unit(program, percent)),
         answer=sentence(language, gold, percent),
         documents=_documents(wanted, list(_mentioned(program, world)), world, rng, language),
         difficulty=_difficulty(program),
@@ -91,11 +92,12 @@ def is_percent(program: Program, gold: Gold) -> bool:
     if gold.kind == "percent":
         return True
     asked = program.second or program.metric
-    return (
-        gold.kind == "number"
-        and asked.unit == "%"
-        and program.operation not in {"change", "difference", "ratio", "spread"}
-    )
+    return gold.kind == "number" and asked.unit == "%" and program.operation not in {*_POINTS, "ratio"}
+
+
+def _unit(program: Program, percent: bool) -> str | None:
+    """The distance between two rates is in percentage points: "1.5 percentage points" and 1.5 both say 1.5."""
+    return "%" if percent else "pp" if program.metric.unit == "%" and program.operation in _POINTS else None
 
 
 def sentence(language: str, gold: Gold, percent: bool) -> str:
@@ -108,9 +110,9 @@ def sentence(language: str, gold: Gold, percent: bool) -> str:
     return said["number" if gold.kind == "rank" else gold.kind](str(gold.value))
 
 
-def _check(gold: Gold, percent: bool) -> Check:
+def _check(gold: Gold, unit: str | None) -> Check:
     if gold.kind in NUMBERS:
-        return Check(kind="number", value=gold.value, unit="%" if percent else None)
+        return Check(kind="number", value=gold.value, unit=unit)
     if gold.kind in {"count", "rank"}:
         return Check(kind="number", value=gold.value)
     if gold.kind == "value":

@@ -2,8 +2,8 @@
 
 Checks schema, ids, tables, tools, duplicates inside the file, programs shared with the other splits, gold and the expert's
 answer through the real grader (must pass), and wrong answers through the same grader (must fail): neighbours of the gold,
-and those that the build recorded (another slice, no filter, a fraction for a percent, a rival definition). Of a folder all
-files are checked, and their hashes against its manifest.
+and those that the build recorded (another slice, no filter, a fraction for a percent, a rival definition). The
+tables and the file are held against the hashes in the manifest beside it; of a folder all files are checked.
 """
 
 from __future__ import annotations
@@ -160,6 +160,14 @@ def _expert_problems(task: Task) -> list[str]:
     used = {call.function.name for message in task.expert_trajectory for call in message.tool_calls or ()}
     if not used <= set(task.tools):
         return [f"the expert trajectory calls {', '.join(sorted(used - set(task.tools)))}, which is not offered"]
+    asked: set[str | None] = set()
+    for position, message in enumerate(task.expert_trajectory):
+        if message.role == "assistant":
+            asked = {call.id for call in message.tool_calls or ()}
+        elif message.role != "tool" or not asked or message.tool_call_id not in {None, *asked}:
+            return [
+                f"message {position} of the expert trajectory ({message.role}) answers no call of the turn before it"
+            ]
     last = task.expert_trajectory[-1]
     if last.role != "assistant" or last.tool_calls:
         return ["the expert trajectory does not end with an answer"]
@@ -217,8 +225,8 @@ def validate(path: Path) -> Report:
     return report
 
 
-def _manifest_problems(folder: Path) -> list[str]:
-    """Files that are not those which the manifest of a built folder names."""
+def _manifest_problems(folder: Path, only: Path | None = None) -> list[str]:
+    """Files that are not those which the manifest of a built folder names; of the task files `only` one, if it is given."""
     path = folder / "manifest.json"
     if not path.exists():
         return [f"{path}: no such file; the build did not end, run it again"]
@@ -231,6 +239,8 @@ def _manifest_problems(folder: Path) -> list[str]:
         return [f"{path}: not a manifest of agentic build; build the folder again"]
     problems = []
     for name, digest in named.items():
+        if only is not None and "/" not in name and name != only.name:
+            continue
         if not (folder / name).is_file():
             problems.append(f"{folder / name}: no such file, but the manifest names it")
         elif sha256(folder / name) != digest:
@@ -245,11 +255,19 @@ def run(config: ValidateConfig) -> int:
     if not files:
         raise UserError(f"{config.data}: holds none of {', '.join(f'{name}.jsonl' for name in names)}")
     reports = {file: validate(file) for file in files}
-    manifest = _manifest_problems(folder) if folder else []
+    if folder:
+        manifest = _manifest_problems(folder)
+    else:
+        built = config.data.stem in SPLITS and config.data.with_name("manifest.json").exists()
+        manifest = _manifest_problems(config.data.parent, config.data) if built else []
+        if reports[config.data].problems:  # what changed is already said with its line
+            manifest = [problem for problem in manifest if not problem.startswith(f"{config.data}: ")]
     problems = [problem for report in reports.values() for problem in report.problems] + manifest
     if config.json:
         said: dict[str, Any] = {file.stem: report.to_json() for file, report in reports.items()}
         shown = said | {"manifest_problems": manifest} if folder else said[config.data.stem]
+        if not folder:
+            shown["problems"] = problems
         print(json.dumps(shown, ensure_ascii=False, indent=2))
     else:
         for file, report in reports.items():
