@@ -80,6 +80,7 @@ def test_ties_are_accepted_forms() -> None:
     assert not right("cid", check)
 
 
+@pytest.mark.slow
 def test_d08_a_tie_becomes_no_question(cases_dir: Path, tmp_path: Path) -> None:
     """ann and bob lead with 9 points each: no generated question asks who has most, and none has one of them as gold."""
     source, out = cases_dir / "files" / "D08_ties.csv", tmp_path / "questions.jsonl"

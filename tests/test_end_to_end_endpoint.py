@@ -73,7 +73,7 @@ def agent(body: Body) -> Body:
     return chat_reply(render_call("python_executor", code))
 
 
-@pytest.mark.parametrize("mode", ["text", "native"])
+@pytest.mark.parametrize("mode", [pytest.param("text", marks=pytest.mark.slow), "native"])
 def test_calls_run_and_come_back_whatever_happens_on_the_way(rows: Path, tmp_path: Path, mode: str) -> None:
     """Every turn of three tasks meets it once: a rate limit, an overload, a dropped connection."""
     trouble: list[Any] = [
@@ -150,7 +150,7 @@ def test_a_server_that_is_not_there_is_data_too(rows: Path, tmp_path: Path) -> N
     assert all("cannot connect" in str(t.error) for t in found.values())
 
 
-@pytest.mark.parametrize("mode", ["text", "native"])
+@pytest.mark.parametrize("mode", ["text", pytest.param("native", marks=pytest.mark.slow)])
 def test_odd_turns_of_a_server_end_as_data(rows: Path, tmp_path: Path, mode: str) -> None:
     """A cut turn, a call of an unknown tool, broken arguments, an empty turn; each followed by nothing but itself."""
     odd: list[Callable[[], Body]] = [

@@ -202,6 +202,7 @@ def test_f07_retry_after_is_honoured() -> None:
     assert len(server.requests) == 3
 
 
+@pytest.mark.slow
 def test_retry_after_may_be_a_date() -> None:
     def limited(_: dict[str, Any]) -> Scripted:
         return error_reply(429, "slow", {"Retry-After": email.utils.formatdate(time.time() + 2, usegmt=True)})

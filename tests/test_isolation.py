@@ -372,6 +372,7 @@ def test_admission_waits_for_room() -> None:
     assert proportional_mb(os.getpid()) > 5 and proportional_mb(1 << 22) == 0.0 and available_mb() > 10
 
 
+@pytest.mark.slow
 def test_sessions_wait_while_the_budget_is_taken(run: Run) -> None:
     async def play() -> None:
         async with Sandbox(limits=Limits(sessions_mb=1)) as sandbox:

@@ -130,6 +130,7 @@ def test_wilson_holds_its_share(share: float, n: int) -> None:
     assert 0 <= low <= share + 1e-9 and share - 1e-9 <= high <= 1
 
 
+@pytest.mark.slow
 def test_interval_covers_the_true_share() -> None:
     rng = np.random.default_rng(0)
     tasks = make_tasks(60)

@@ -181,6 +181,7 @@ def test_metrics_and_tables_go_together(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--metrics and --tables go together" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_example_is_built_and_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--train_size=24", "--dev_size=4", "--test_size=4", "--unseen_size=3", "--operations", "value", "share"]
     own = [f"--metrics={EXAMPLE / 'metrics.yaml'}", f"--tables={EXAMPLE / 'tables'}"]

@@ -160,6 +160,7 @@ def test_a_cut_checkpoint_is_passed_over(config: TrainConfig, capsys: pytest.Cap
     assert all(torch.equal(final[name], again[name]) for name in final)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_rollout_saves_and_says_how_to_go_on(
     whole: TrainConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

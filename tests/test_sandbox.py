@@ -291,6 +291,7 @@ def test_replay_runs_only_successful_cells_and_repeats_chance(run: Run, sandbox:
     assert results[5].error.type == "NameError"
 
 
+@pytest.mark.slow
 def test_state_is_lost_when_replay_fails(run: Run, sandbox: Sandbox) -> None:
     async def play() -> list[ExecResult]:
         async with await sandbox.session() as session:
@@ -358,6 +359,7 @@ def test_code_with_a_handler_of_its_own_is_interrupted_all_the_same(run: Run, sa
     assert (result.status, result.state, after.value) == ("timeout", "kept", "1")
 
 
+@pytest.mark.slow
 def test_an_ignored_interrupt_ends_in_a_kill_with_the_output(run: Run, sandbox: Sandbox) -> None:
     stubborn = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\nprint('here')\nwhile True: pass"
     started = time.monotonic()
@@ -593,6 +595,7 @@ def test_deeply_nested_folders_are_removed(tmp_path: Path) -> None:
     assert not os.path.exists(folder) and (tmp_path / "kept").exists()
 
 
+@pytest.mark.slow
 def test_own_limits_and_a_lost_zygote(run: Run) -> None:
     async def play() -> None:
         async with Sandbox(limits=Limits(soft_s=0.3, stdout_chars=20, value_chars=10)) as box:

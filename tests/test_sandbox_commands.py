@@ -120,6 +120,7 @@ def test_bench_measures_the_level_it_is_told() -> None:
     assert 0 < idle["private"] < used["private"] < used["proportional"]
 
 
+@pytest.mark.slow
 def test_bench_prints_a_table_at_the_level_in_force(here: Here) -> None:
     code, out, err = here("sandbox", "bench", "--sessions", "1")
     if HIGHEST < "L2":

@@ -376,6 +376,7 @@ def test_texts_of_files(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------- commands
 
 
+@pytest.mark.slow
 def test_from_texts_to_a_trained_weight_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """tokenizer -> create -> sft -> export -> create with those weights: the model that was trained comes back."""
     data = write_rows(tmp_path / "sft.jsonl", [conversation(f"Question {i}?") for i in range(6)])

@@ -83,6 +83,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_full_run_and_resume_are_the_same(
     config: SftConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

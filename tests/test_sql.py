@@ -613,6 +613,7 @@ def test_duckdb_reaches_nothing_but_the_tables(play: Callable[..., Any]) -> None
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
 def test_endless_queries_stop_and_the_session_lives(play: Callable[..., Any], engine: str) -> None:
     if engine == "duckdb":
@@ -634,7 +635,7 @@ def test_endless_queries_stop_and_the_session_lives(play: Callable[..., Any], en
         assert rows.text.endswith("\n100\n(first 100 rows of more)")
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+@pytest.mark.parametrize("engine", [pytest.param("sqlite", marks=pytest.mark.slow), "duckdb"])
 def test_huge_results_are_capped_and_huge_work_ends(play: Callable[..., Any], engine: str) -> None:
     if engine == "duckdb":
         pytest.importorskip("duckdb")

@@ -126,6 +126,7 @@ def _alone(tokens: Tokens) -> Row:
     return Row(tokens.ids, tokens.labels, list(range(len(tokens.ids))), [1] * len(tokens.ids), [1] * len(tokens.ids))
 
 
+@pytest.mark.slow
 def test_a_batch_depends_on_its_place_only(files: list[Path], tmp_path: Path, renderer: Renderer) -> None:
     """Another process, another worker, a resumed run: any place can be asked for first."""
     whole, other = (streamed(files, tmp_path, renderer, per_step=2) for _ in range(2))
