@@ -235,7 +235,12 @@ def test_scoring_changes_and_runs_nothing(turns: list[Turn], right: bool) -> Non
     assert trajectory.model_dump_json() == before
 
 
-@given(st.lists(CALLS.filter(lambda turn: turn.observations[0].status == ObservationStatus.INVALID_ACTION), max_size=5))
+REFUSED = st.builds(
+    call, st.sampled_from(["a", "b", "c"]), st.just("invalid_action"), st.sampled_from(TASK.tools), st.booleans()
+)
+
+
+@given(st.lists(REFUSED, max_size=5))
 def test_refused_calls_earn_nothing(turns: list[Turn]) -> None:
     _, parts, _ = score_trajectory(TASK, episode(*turns, answer=WRONG))
     assert parts["schema_valid_rate"] == parts["exec_success_rate"] == parts["tool_selection_f1"] == 0.0
