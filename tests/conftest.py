@@ -8,7 +8,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# The gate must not fail on a seed or a busy machine: the same examples each time. `--hypothesis-profile=search` draws new ones.
+hypothesis.settings.register_profile("gate", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("gate")
 
 ROOT = Path(__file__).resolve().parents[1]
 

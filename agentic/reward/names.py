@@ -8,6 +8,7 @@ from agentic.records import Check
 from agentic.reward.fold import ahead, fold, mentions
 from agentic.reward.lists import list_parses, untailed
 from agentic.reward.numbers import number_failure, stated
+from agentic.reward.numerals import cn_value
 from agentic.reward.quantity import normalise, quantities
 
 _DENIED = re.compile(
@@ -92,7 +93,17 @@ def text_failure(text: str, check: Check, question: str) -> str | None:
     return None
 
 
+_CN_YEAR = re.compile(r"([零〇一二三四五六七八九]{4})(?=\s*年)")
+_CN_MONTH = re.compile(r"(?<=年)(\s*)(十[一二]?|[一二三四五六七八九])(?=月)")
+
+
 def _statement(text: str) -> str:
+    """The part that answers (`_part`), with the years and months of Chinese dates in digits: 2024年三月 is 2024年3月."""
+    text = _CN_YEAR.sub(lambda m: f"{cn_value(m[1]):.0f}", _part(text))
+    return _CN_MONTH.sub(lambda m: f"{m[1]}{cn_value(m[2]):.0f}", text)
+
+
+def _part(text: str) -> str:
     """The part that answers: after the last "answer:" marker, else the last line of a long text if it says something
     (and is no table row), else everything."""
     marks = list(re.finditer(r"\b(?:final )?answer\s*(?:is|:)|答案\s*(?:是|为|[::])", text, re.IGNORECASE))
@@ -171,6 +182,28 @@ _UNSURE = re.compile(
 )
 
 
+_UP = r"\b(?:rise|rose|risen|rises|grow|grew|grown|grows|increased?|increases|went up|go up|climbed|higher)\b|上升|增长|增加|上涨|提高"
+_DOWN = (
+    r"\b(?:fall|fell|fallen|falls|decreased?|decreases|declined?|declines|dropped|drop|shrank|went down|go down|lower)\b"
+    r"|下降|减少|降低|下跌|下滑"
+)
+
+
+def _way(text: str) -> bool | None:
+    """Whether a text says that something rose; None where it says neither or both."""
+    up, down = (bool(re.search(words, text, re.IGNORECASE)) for words in (_UP, _DOWN))
+    return None if up == down else up
+
+
+def _same_way(text: str, question: str) -> bool | None:
+    """ "It fell." answers "Did it grow?" with no; None where answer or question say no direction."""
+    said, asked = _way(text), _way(question)
+    if said is None or asked is None:
+        return None
+    denied = re.search(r"\b(?:not|never)\b|n['’]t\b|没|未", text)
+    return (said == asked) and not denied if said == asked else None if denied else False
+
+
 def boolean_failure(text: str, check: Check, question: str) -> str | None:
     # 是否增长：是 repeats the question before it answers.
     text = re.sub(r"^\s*是否[^:：,，。?？]*[:：,，?？]", "", text).strip().strip("*\"'` ")
@@ -191,6 +224,8 @@ def boolean_failure(text: str, check: Check, question: str) -> str | None:
         no = bool(re.search(_NO, text, re.IGNORECASE))
         yes = bool(re.search(_YES, re.sub(_NO, " ", text, flags=re.IGNORECASE), re.IGNORECASE))
         said = None if yes == no else yes
+        if not yes and not no:
+            said = _same_way(text, question)
     if said is None:
         return "neither yes nor no is stated"
     return (

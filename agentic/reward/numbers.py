@@ -28,34 +28,47 @@ _JOINED = re.compile(
 )
 _TOTAL = re.compile(r"\d\S*\s+(?:\w+\s+)?(?:out )?of (?:(?:the|all|a|our|these|total|of) )*$", re.IGNORECASE)
 _BASELINE = re.compile(
-    r"\b(?:from|than|with|versus|vs\.?|compared (?:to|with)|threshold(?: of)?)\s*$|从\s*$", re.IGNORECASE
+    r"\b(?:from|than|with|versus|vs\.?|compared (?:to|with)|threshold(?: of)?)\s*$|[从由]\s*$", re.IGNORECASE
 )
+# "12.5% vs 14.2%" and no more offers two values.
+_ONLY_VERSUS = re.compile(r"^\W*[\d.,]+\s*%?\s*(?:versus|vs\.?)\s*$", re.IGNORECASE)
 _BOUND = re.compile(
     r"(?:\b(?:than|above|below|over|under|beyond|exceed\w*|at (?:least|most)|up to|as (?:many|much|few|little) as|between"
     r"|minimum of|maximum of|no (?:more|less|fewer))|\bwithin|(?:超过|高于|低于|大于|小于|多于|少于|不少于|不低于|不到|不足"
-    r"|至少|至多|最多|最少|介于))\s*[$¥€£(]*$|(?<![-=\n])(?<!^)[><≥≤]=?\s*$",
+    r"|至少|至多|最多|最少|介于))\s*[$¥€£(]*$|(?<![-=\n])(?<!^)[><≥≤]=?\s*$|[<≥≤]=?\s*$|(?<![-=])>=?$"
+    r"|\b(?:almost|nearly)\s*$|(?<![最附靠将接])近\s*$|(?:将近|接近)\s*$",
     re.IGNORECASE,
 )
 _BOUND_AFTER = re.compile(
-    r"\s*(?:or|and) (?:more|less|fewer|above|below|over|higher|lower|so)\b|\+(?!\s?\d)|\s?(?:以上|以下|多)"
+    r"\s*(?:or|and) (?:more|less|fewer|above|below|over|higher|lower|so)\b|\+(?!\s?\d)|\s?[个家件条名次种项位元人行列单笔天倍]?(?:以上|以下|多)"
 )
 _BOUND_ASKED = re.compile(
     r"minimum|at (?:least|most)|threshold|cut-?off|limit|至少|最低|最少|最多|门槛|阈值", re.IGNORECASE
 )
 _DENIED = re.compile(
-    r"(?:\b(?:not|never|neither|nor)|n['’]t|\brather than|\binstead of|\bother than|不是|并非|而非)"
-    r"(?: (?:be|exactly|equal to))?\s*[$¥€£(]*$",
+    r"(?:(?:\b(?:not|never|neither|nor)|n['’]t|\brather than|\binstead of|\bother than|不是|并非|而非)(?: (?:be|exactly|equal to))?"
+    r"|\b(?:all|anything|everything) but|\bexcept(?: for)?|\bexcluding|\bapart from|除了?"
+    r"|(?:\bdoubt|(?:n['’]t|\bnot) (?:think|believe)|怀疑|不认为|不觉得)(?:\s*(?:that|it|the answer|is|it['’]s|答案|是))*"
+    r"|(?:\b(?:did|does|do|has) not|n['’]t|没有?|并?未)\s*(?:rise|risen|fall|fallen|grow|increase|decrease|decline|drop|change|go up|go down"
+    r"|上升|增长|增加|上涨|下降|减少|降低)\w*(?: by)?)\s*[$¥€£(]*$",
     re.IGNORECASE,
 )
+_DENIED_AFTER = re.compile(
+    r"\s?\w{0,2}\s*(?:\b(?:is|was|seems|looks|would be) (?:wrong|incorrect|false|not (?:right|correct|true|the (?:right )?answer))"
+    r"|\b(?:is|was|would)n['’]t (?:be )?(?:right|correct|true|the (?:right )?answer)|不对|不正确|是?错的|不是(?:正确)?答案)",
+    re.IGNORECASE,
+)
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,40}>\s*$")  # the end of a mark-up tag is no "greater than"
+_ASKED_BACK = re.compile(r"\s?[个家件条名次种项位元人行列单笔天倍]?吗?\s*[?？]")
 _GUESS = re.compile(
     r"(?:\b(?:maybe|perhaps|possibly|conceivably|alternatively|or else|(?:could|might|may|can) (?:also |well |instead )?be)"
-    r"|可能(?:也)?(?:是|为)?|也许(?:是)?|或许(?:是)?|抑或(?:是)?)\s*(?:(?:it|is|about|even|的话)\s+)*[$¥€£(]*$",
+    r"|\bguess(?:es)?(?: (?:is|that))?:?|\bguessing|我?猜测?(?:是|为|有)?|估计(?:是|有)|可能(?:也)?(?:是|为)?|也许(?:是)?|或许(?:是)?|抑或(?:是)?)\s*(?:(?:it|is|about|even|的话)\s+)*[$¥€£(]*$",
     re.IGNORECASE,
 )
 _RANGE = re.compile(r"\s*(?:-|~|～|—|\bto\b|\bthrough\b|\.\.+|到|至)\s*[$¥€£]?\s*")
 _MOVED = re.compile(
     r"\b(?:rose|risen|ris\w+|fell|fall\w*|grew|grow\w*|increas\w*|decreas\w*|declin\w*|dropp?\w*|chang\w*|went|go\w*"
-    r"|mov\w*|up|down|climb\w*|improv\w*)\b[^.;。；]*\bfrom\s*$|从\s*$",
+    r"|mov\w*|up|down|climb\w*|improv\w*)\b[^.;。；]*\bfrom\s*$|[从由]\s*$",
     re.IGNORECASE,
 )
 _RANK_ASKED = re.compile(
@@ -82,6 +95,11 @@ _FALL_ASKED = re.compile(
     r"decreas|declin|drop|fall|fell|reduc|shr[ui]nk|lower|less|fewer|loss|lose|lost|下降|减少|降低|下跌|下滑|缩减|少|亏|降",
     re.IGNORECASE,
 )
+_CHANGE_ASKED = re.compile(
+    r"\bchang|\bdifference|\bby how|\bhow much (?:more|less|higher|lower|did)|\bincrease|\bdecrease|变化|变动|增加|减少|增长|下降|相差|差多少|差值",
+    re.IGNORECASE,
+)
+_END = re.compile(r"\bto\s*[$¥€£]?$|[到至]\s*$", re.IGNORECASE)
 _RISE_OR_FALL = re.compile(
     r"(?:\b(?:rose|increas\w+|grew|up|gain\w*)|上升|增长|增加)\s*(?:/|or|and/or|或者?)\s*(?:fell|decreas\w+|declin\w+|dropp\w+|down"
     r"|los\w+|下降|减少)|(?:\b(?:fell|decreas\w+|declin\w+|dropp\w+|down)|下降|减少)\s*(?:/|or|或者?)\s*(?:rose|increas\w+|grew|up|上升|增长|增加)",
@@ -131,14 +149,19 @@ def stated(text: str, numbers: list[Check], named: list[tuple[int, int]], questi
 
 
 def _candidates(text: str, numbers: list[Check], named: list[tuple[int, int]], question: str) -> list[Quantity]:
-    found = [q for q in quantities(text) or spelled(text) if not any(a <= q.start and q.end <= b for a, b in named)]
+    rank_asked = bool(_RANK_ASKED.search(question)) or any(check.unit in {"rank", "名"} for check in numbers)
+    read = quantities(text) or spelled(text, ordinals=rank_asked)
+    found = [q for q in read if not any(a <= q.start and q.end <= b for a, b in named)]
     found = _positive(found, text, question)
     ranks = [q for q in found if q.role == "rank"]
-    if ranks and (_RANK_ASKED.search(question) or any(check.unit in {"rank", "名"} for check in numbers)):
+    if ranks and rank_asked:
         return ranks
     asked = {(q.value, q.percent) for q in quantities(question)}
     brackets = [m.span() for m in re.finditer(r"[(（][^()（）]*[)）]", text)]
     doubts = [_doubt(q, text, asked, brackets) for q in found]
+    if _CHANGE_ASKED.search(question) and any(_BASELINE.search(ahead(text, q.start)) for q in found):
+        # "from 5 to 3, a decrease of 2": both ends are context where the change is asked.
+        doubts = [doubt + bool(_END.search(ahead(text, q.start))) for doubt, q in zip(doubts, found, strict=True)]
     level = sorted(doubts)[min(len(numbers), len(found)) - 1] if found else 0
     return [q for q, doubt in zip(found, doubts, strict=True) if doubt <= level]
 
@@ -149,8 +172,10 @@ def _positive(found: list[Quantity], text: str, question: str) -> list[Quantity]
     kept: list[Quantity] = []
     outside: set[int] = set()
     for index, q in enumerate(found):
-        before, after = ahead(text, q.start), behind(text, q.end)
+        before, after = _TAG.sub("", ahead(text, q.start)), behind(text, q.end)
         following = found[index + 1] if index + 1 < len(found) else None
+        if _DENIED_AFTER.match(after) or _ASKED_BACK.match(after):
+            outside.add(index)
         if _DENIED.search(before) or _PLUS_MINUS.search(before) or _PLUS_MINUS_AFTER.match(after):
             outside.add(index)
         if not bounds_asked and q.role == "plain" and (_BOUND.search(before) or _BOUND_AFTER.match(after)):
@@ -159,6 +184,9 @@ def _positive(found: list[Quantity], text: str, question: str) -> list[Quantity]
             outside.add(index)
         if following is not None:
             gap = text[q.end : following.start]
+            if re.fullmatch(r" ?[:：]|\s[:：]\s", gap):
+                # "1.34 : 1" is the ratio 1.34; what "1 : 1.34" says of it is the inverse, so it states nothing.
+                outside |= {index + 1} if following.value == 1 else {index, index + 1} if q.value == 1 else set()
             open_range = re.search(r"(?:\bbetween|介于|在)\s*[$¥€£]?$", before, re.IGNORECASE)
             if (open_range and re.fullmatch(r"\s*(?:and|&|到|至|和|与|-)\s*[$¥€£]?", gap)) or (
                 _RANGE.fullmatch(gap) and q.role == following.role and not _MOVED.search(before)
@@ -174,7 +202,8 @@ def _guessed(text: str, found: list[Quantity], everything: list[Quantity]) -> Qu
     Remarks in brackets are not candidates, but "12.5 (or 0.125)" is an offer. "12.5% (or 0.125)" says one thing twice.
     """
     for q in everything:
-        if re.search(r"[(（]\s*(?:or|或)\s*$", ahead(text, q.start), re.IGNORECASE) and any(
+        before = ahead(text, q.start)
+        if (re.search(r"[(（]\s*(?:or|或)\s*$", before, re.IGNORECASE) or _GUESS.search(before)) and any(
             not math.isclose(_plain_value(q), _plain_value(shown), rel_tol=1e-6) for shown in found
         ):
             return q
@@ -212,9 +241,13 @@ def _doubt(quantity: Quantity, text: str, asked: set[tuple[float, bool]], bracke
     doubt = 4 if quantity.role != "plain" else 0
     doubt += 3 if _TOTAL.search(before) else 0
     doubt += 2 if (quantity.value, quantity.percent) in asked else 0
-    doubt += 1 if _BASELINE.search(before) else 0
+    doubt += 1 if _BASELINE.search(before) and not _only_versus(text, quantity) else 0
     index = bisect_right(brackets, (quantity.start,)) - 1  # brackets do not overlap
     return doubt + (index >= 0 and brackets[index][0] < quantity.start and quantity.end < brackets[index][1])
+
+
+def _only_versus(text: str, quantity: Quantity) -> bool:
+    return quantity.start <= 40 and bool(_ONLY_VERSUS.match(text[: quantity.start]))
 
 
 def _marked(text: str, found: list[Quantity]) -> Quantity | None:
@@ -233,8 +266,20 @@ def _marked(text: str, found: list[Quantity]) -> Quantity | None:
             following = found[index + 1] if index + 1 < len(found) else None
             if following is not None and _JOINED.fullmatch(text[found[index].end : following.start]):
                 return None
+            if marks == _STRONG_MARK and _takes_back(text, found, mark[0], found[index]):
+                return None
             return found[index]
     return None
+
+
+def _takes_back(text: str, found: list[Quantity], mark: str, last: Quantity) -> bool:
+    """The same words introduced another value before: "The answer is 4. The answer is 5." answers nothing."""
+    for other in re.finditer(re.escape(mark.strip()), text[: last.start], re.IGNORECASE):
+        gap = _HEDGE.match(text, other.end())
+        for q in found:
+            if other.end() <= q.start <= (gap.end() if gap else other.end()) and q.value != last.value:
+                return True
+    return False
 
 
 def _is_percent(check: Check) -> bool:

@@ -22,6 +22,10 @@ _EN_SMALL = {
     word: 10.0 * tens
     for tens, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)
 }
+EN_ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth "
+    "fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
+).split()
 _EN_SCALES = {"hundred": 1e2, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 _EN_WORD = "|".join([*_EN_SMALL, *_EN_SCALES])
 _EN_NUMERAL = re.compile(rf"\b(?:{'|'.join(_EN_SMALL)})(?:(?:[\s-]+|\s+and\s+)(?:{_EN_WORD}))*\b", re.IGNORECASE)

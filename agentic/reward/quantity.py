@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentic.reward.fold import ahead, behind
-from agentic.reward.numerals import CN_DIGITS, CN_NUMERAL, CN_SCALES, cn_product, cn_value, english
+from agentic.reward.numerals import CN_DIGITS, CN_NUMERAL, CN_SCALES, EN_ORDINALS, cn_product, cn_value, english
 
 Role = Literal["plain", "rank", "time"]
 
@@ -134,7 +134,9 @@ def normalise(text: str) -> str:
     """Full-width digits and signs become narrow ones; the length does not change.
 
     A full-width comma is a thousands mark only between full-width digits: 分别为100，200 lists two numbers.
+    A comma before two digits and a percent or euro sign is a decimal point: 12,50 %.
     """
+    text = re.sub(r"(?<![\d.,])(\d{1,3}),(\d\d)(?=\s?[%€])", r"\1.\2", text)
     text = re.sub(r"(?<=[０-９])，(?=[０-９]{3}(?![０-９]))", ",", text)
     return text.translate(_NARROW)
 
@@ -266,10 +268,18 @@ def _chinese(plain: str) -> list[Quantity]:
     return found
 
 
-def spelled(text: str) -> list[Quantity]:
-    """Numbers in words ("three stores", 三家): only for texts in which `quantities` finds nothing."""
+def spelled(text: str, ordinals: bool = False) -> list[Quantity]:
+    """Numbers in words ("three stores", 三家): only for texts in which `quantities` finds nothing.
+
+    `ordinals` reads "third" too, which is a rank; elsewhere first and second are words of the sentence.
+    """
     plain = normalise(text)
     found = [Quantity(value, "", start, end) for value, start, end in english(plain)]
+    if ordinals:
+        found += [
+            Quantity(float(EN_ORDINALS.index(m[0].lower()) + 1), "", *m.span(), role="rank")
+            for m in re.finditer(rf"\b(?:{'|'.join(EN_ORDINALS)})\b", plain, re.IGNORECASE)
+        ]
     for match in re.finditer(r"(?<![第一-龥])?[零一二两三四五六七八九十]", plain):
         if ahead(plain, match.start()).endswith("第"):
             found.append(Quantity(cn_value(match[0]) or 0.0, "", match.start(), match.end(), role="rank"))

@@ -24,7 +24,7 @@ MAX_CELLS = 200_000
 MAX_ATTEMPTS = 50
 """Brackets that open no JSON; then the text is not searched further."""
 _MISSING = {"", "nan", "none", "null", "na", "n a", "nat", "缺失"}
-_RULE = re.compile(r"^\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$")
+RULE = re.compile(r"^(?=.*\||\s*:?--)\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$")
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _number_like(cell: str) -> bool:
 def _pipe_tables(text: str) -> Iterator[Grid]:
     lines = text.splitlines()
     for number, line in enumerate(lines):
-        if number == 0 or "|" not in line or not _RULE.match(line) or "|" not in lines[number - 1]:
+        if number == 0 or "|" not in line or not RULE.match(line) or "|" not in lines[number - 1]:
             continue
         columns = _pipe_cells(lines[number - 1])
         rows = []
