@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -137,9 +138,49 @@ def test_what_means_the_same_is_one_program(shop: World) -> None:
     assert all(list(p.filters) == sorted(p.filters) for p in drawn)
 
 
-def test_both_orders_are_asked(shop: World) -> None:
-    swapped = [q.arguments != q.program.arguments for q in asked(shop, {"difference": 1}, 40)]
-    assert 5 < sum(swapped) < 35
+def test_differences_are_distances_asked_in_both_orders(shop: World) -> None:
+    """A negative difference would call "b is 5 lower than a" wrong."""
+    differences = asked(shop, {"difference": 1}, 60)
+    assert all(question.gold.value > 0 for question in differences)
+    named = [
+        [question.question.index(str(level)) for level in question.arguments]
+        for question in differences
+        if all(question.question.count(str(level)) == 1 for level in question.arguments)
+    ]
+    assert 10 < sum(first < second for first, second in named) < len(named) - 10
+    lower = [question for question in differences if "lower" in question.question]
+    assert lower
+    for question in lower:
+        said = f"It is lower by {question.gold.value}."
+        assert compare(said, [question.check], question.question).correct, said
+        assert not compare(f"It is higher by {-question.gold.value}.", [question.check], question.question).correct
+
+
+def test_a_chain_says_its_filters_in_both_steps(shop: World) -> None:
+    chains = asked(shop, {"chain_metric": 1, "drill": 1, "chain_change": 1}, 90)
+    for question in chains:
+        for _, level in question.program.filters:
+            assert question.question.count(str(level)) >= 2, question.question
+        assert "那里" not in question.question and " there" not in question.question
+
+
+def test_no_document_contradicts_another(questions: list[tuple[World, OpsQuestion]]) -> None:
+    """ "In this company GMV leaves refunds out" never stands beside a GMV that does not leave them out."""
+    seen = 0
+    for _, question in questions:
+        texts = {document.id: document.text for document in question.documents}
+        if any("GMV leaves refunds out" in text or "GMV不含退款" in text for text in texts.values()):
+            seen += 1
+            assert not {"gmv"} & texts.keys() and len({"gmv.net", "gmv_per_user.net"} & texts.keys()) == 1, texts
+    assert seen > 5
+
+
+def test_plural_metrics_have_plural_verbs(questions: list[tuple[World, OpsQuestion]]) -> None:
+    bad = re.compile(
+        r"\b(?:is|was) the (?:refunds|clicks|impressions|new users|active users)\b|\ba (?:clicks|refunds|impressions|active|average|AOV)\b"
+        r"|\b(?:users|clicks|refunds|impressions) (?:rises|falls)\b"
+    )
+    assert not [question.question for _, question in questions if bad.search(question.question)]
 
 
 # --------------------------------------------------------------------------------------------- tasks

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from agentic.records import Check, Document
+from agentic.reward.fold import fold, mentions
 from agentic.tasks.metrics import Metric
 from agentic.tasks.ops_gold import NUMBERS, Gold, gold_of, mistaken, rise_factor, with_filter
 from agentic.tasks.ops_words import question_text
@@ -17,7 +19,6 @@ from agentic.tasks.world import Filters, World
 DOCUMENTS = 5
 _HARD = {"scenario", "contribution", "chain_change", "chain_metric", "drill"}
 _MEDIUM = {"what_if", "rank", "ratio", "list_above", "top_share", "spread"}
-_ORIENTED = {"difference", "ratio"}
 _POINTS = {"change", "difference", "spread"}
 
 
@@ -53,9 +54,13 @@ class OpsQuestion:
 def realise(program: Program, world: World, rng: random.Random, language: str) -> OpsQuestion:
     """Question, code and gold of a program; raises Unfit where the answer would be a tie or not finite."""
     asked = program.arguments
-    if program.operation in _ORIENTED and rng.random() < 0.5:
+    if program.operation == "ratio" and rng.random() < 0.5:
         asked = asked[::-1]
     gold = gold_of(world, program, asked)
+    if program.operation == "difference" and gold.value < 0:
+        # "How much lower is b than a?" A difference is asked as a distance, so that "b is 5 lower" is no other answer than 5.
+        asked = asked[::-1]
+        gold = gold_of(world, program, asked)
     names = {m.id: rng.choice(m.name_zh if language == "zh" else m.name_en) for m in _mentioned(program, world)}
     wanted = [program.metric, *([program.second] if program.second else [])]
     cells, calculation = _cells(program, world, asked, gold)
@@ -230,16 +235,33 @@ def _chain_cells(program: Program, world: World, asked: Arguments, gold: Gold) -
 # ------------------------------------------------------------------------------------------------- documents
 
 
+@lru_cache(maxsize=4096)
+def _speaks_of(one: Metric, other: Metric) -> bool:
+    """Whether the description of either names the other."""
+    for said, named in ((one, other), (other, one)):
+        for text, names in ((said.description_en, named.name_en), (said.description_zh, named.name_zh)):
+            folded = fold(text or "")
+            if folded and any(mentions(folded, fold(name)) for name in names):
+                return True
+    return False
+
+
 def _documents(
     wanted: list[Metric], mentioned: list[Metric], world: World, rng: random.Random, language: str
 ) -> list[Document]:
-    """The definitions that are needed among distractors; rival definitions of one name never appear together."""
+    """The definitions that are needed among distractors.
+
+    Rival definitions of one name never appear together, nor does a definition whose description speaks of another one's name
+    ("In this company GMV leaves refunds out", said of GMV per user, beside a GMV that does not).
+    """
     chosen = list(wanted)
     kept_out = {rival.id for metric in mentioned for rival in world.rivals(metric)}
     others = [other for other in world.metrics if other.id not in kept_out and other not in wanted]
     rng.shuffle(others)
     for other in others:
-        if len(chosen) < DOCUMENTS and other.id not in kept_out:
+        if len(chosen) == DOCUMENTS:
+            break
+        if other.id not in kept_out and not any(_speaks_of(other, metric) for metric in (*chosen, *mentioned)):
             chosen.append(other)
             kept_out |= {rival.id for rival in world.rivals(other)}
     chosen.sort(key=lambda metric: metric.id)

@@ -1,7 +1,9 @@
 """Phrasings of operations questions in English and Chinese.
 
 {m} the metric, {w} the filters, {d} the dimension ({ds}: plural), {e} a second dimension, {a} {b} the slices or periods
-that are named, {n} {o} further metrics, {t} a threshold, {k} a count.
+that are named, {n} {o} further metrics, {t} a threshold, {k} a count. {is} {was} {am} (with its article) follow the number of
+{m}, {was_n} that of {n}. Of two slices {a} is the one with the higher value where a difference is asked, so that an answer
+in words needs no sign.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from agentic.tasks.programs import Arguments, Program, Space
 from agentic.tasks.world import World
 
 _EN = {
-    "value": ["what was the {m}{w}?", "what is the {m}{w}?", "{m}{w}?", "compute the {m}{w}.", "give the {m}{w}."],
+    "value": ["what {was} the {m}{w}?", "what {is} the {m}{w}?", "{m}{w}?", "compute the {m}{w}.", "give the {m}{w}."],
     "what_if": [
         "if the {m}{w} {rise} by {p}%, what would it be?",
         "suppose the {m}{w} {rise} by {p}%: what is the new value?",
@@ -50,19 +52,21 @@ _EN = {
     ],
     "difference": [
         "what is the difference in {m} between {a} and {b}{w}?",
-        "how much higher is the {m} of {a} than of {b}{w}?",
+        "what is the difference in {m} between {b} and {a}{w}?",
+        "how much higher {is} the {m} of {a} than of {b}{w}?",
+        "how much lower {is} the {m} of {b} than of {a}{w}?",
     ],
     "ratio": [
         "what is the ratio of the {m} of {a} to that of {b}{w}?",
-        "how many times the {m} of {b} is the {m} of {a}{w}?",
+        "how many times the {m} of {b} {is} the {m} of {a}{w}?",
         "divide the {m} of {a} by that of {b}{w}: what is the result?",
     ],
     "share": ["what percent of the {m}{w} came from {a}?", "what is the share of {a} in the {m}{w}, in percent?"],
-    "count_above": ["how many {ds} had a {m} above {t}{w}?", "in how many {ds} was the {m} above {t}{w}?"],
+    "count_above": ["how many {ds} had {am} above {t}{w}?", "in how many {ds} {was} the {m} above {t}{w}?"],
     "list_above": [
-        "which {ds} had a {m} above {t}{w}?",
-        "list all {ds} whose {m} was above {t}{w}.",
-        "name every {d} with a {m} of more than {t}{w}.",
+        "which {ds} had {am} above {t}{w}?",
+        "list all {ds} whose {m} {was} above {t}{w}.",
+        "name every {d} with {am} of more than {t}{w}.",
     ],
     "scenario": [
         "if the {n} {rise} by {p}% and the {o} {rise2} by {p2}%, what would the {m}{w} be?",
@@ -70,18 +74,18 @@ _EN = {
         "what would the {m}{w} be if the {n} {rise} by {p}% and the {o} {rise2} by {p2}%?",
     ],
     "chain_change": [
-        "take the {d} with the {top} {m} in {a}{w}: by what percent did its {m} change from {a} to {b}?",
-        "which {d} had the {top} {m} in {a}{w}, and by what percent did its {m} change to {b}? give the percent.",
-        "by what percent did the {m} of the {d} that was {top} in {a}{w} change from {a} to {b}?",
+        "take the {d} with the {top} {m} in {a}{w}: by what percent did its {m}{w} change from {a} to {b}?",
+        "which {d} had the {top} {m} in {a}{w}, and by what percent did its {m}{w} change to {b}? give the percent.",
+        "by what percent did the {m}{w} change from {a} to {b} for the {d} that was {top} in {a}{w}?",
     ],
     "chain_metric": [
-        "what was the {n} of the {d} with the {top} {m}{w}?",
-        "find the {d} with the {top} {m}{w}; what was the {n} there?",
-        "for the {d} whose {m}{w} was {top}, what is the {n}?",
+        "what {was_n} the {n}{w} of the {d} with the {top} {m}{w}?",
+        "find the {d} with the {top} {m}{w}; what {was_n} its {n}{w}?",
+        "for the {d} whose {m}{w} {was} {top}, what {was_n} the {n}{w}?",
     ],
     "drill": [
-        "within the {d} that has the {top} {m}{w}, which {e} has the {top} {m}?",
-        "find the {d} with the {top} {m}{w}, then name its {e} with the {top} {m}.",
+        "within the {d} that has the {top} {m}{w}, which {e} has the {top} {m}{w}?",
+        "find the {d} with the {top} {m}{w}, then name its {e} with the {top} {m}{w}.",
     ],
     "spread": [
         "how far apart are the highest and the lowest {m} among the {ds}{w}?",
@@ -109,7 +113,12 @@ _ZH = {
         "从{a}到{b}，{w}{m}的变化中有百分之多少来自{n}？",
         "{n}对{w}{m}从{a}到{b}的变化贡献了百分之多少？",
     ],
-    "difference": ["{w}{a}和{b}的{m}相差多少？", "{w}{a}的{m}比{b}高多少？"],
+    "difference": [
+        "{w}{a}和{b}的{m}相差多少？",
+        "{w}{b}和{a}的{m}相差多少？",
+        "{w}{a}的{m}比{b}高多少？",
+        "{w}{b}的{m}比{a}低多少？",
+    ],
     "ratio": ["{w}{a}的{m}是{b}的多少倍？", "{w}{a}与{b}的{m}之比是多少？", "{w}用{a}的{m}除以{b}的{m}，结果是多少？"],
     "share": ["{w}{a}占{m}的百分比是多少？", "{w}的{m}中{a}占百分之多少？"],
     "count_above": ["{w}有多少个{d}的{m}超过{t}？", "{w}{m}高于{t}的{d}有几个？"],
@@ -119,11 +128,11 @@ _ZH = {
         "假设{w}的{n}{rise}{p}%而{o}{rise2}{p2}%，新的{m}是多少？",
     ],
     "chain_change": [
-        "{w}{a} {m}{top}的{d}，其{m}从{a}到{b}变化了百分之多少？",
-        "先找出{w}{a} {m}{top}的{d}，它的{m}到{b}变化率是多少？",
+        "{w}{a} {m}{top}的{d}，其{w}{m}从{a}到{b}变化了百分之多少？",
+        "先找出{w}{a} {m}{top}的{d}，其{w}{m}到{b}的变化率是多少？",
     ],
-    "chain_metric": ["{w}{m}{top}的{d}，其{n}是多少？", "先找出{w}{m}{top}的{d}，那里的{n}是多少？"],
-    "drill": ["{w}{m}{top}的{d}里，哪个{e}的{m}{top}？", "先找出{w}{m}{top}的{d}，其中{m}{top}的{e}是哪个？"],
+    "chain_metric": ["{w}{m}{top}的{d}，其{w}{n}是多少？", "先找出{w}{m}{top}的{d}，再求该{d}{w}的{n}。"],
+    "drill": ["{w}{m}{top}的{d}里，哪个{e}的{w}{m}{top}？", "先找出{w}{m}{top}的{d}，其中{w}{m}{top}的{e}是哪个？"],
     "spread": ["{w}各{d}的{m}最高与最低相差多少？", "{w}{m}最高的{d}比最低的高出多少？"],
     "top_share": ["{w}最大的{d}占{m}的百分之多少？", "{w}的{m}中，占比最高的{d}占百分之多少？"],
 }
@@ -155,7 +164,8 @@ def _ordered(program: Program, world: World) -> list[tuple[str, object]]:
 
 def _said(program: Program, world: World, asked: Arguments, names: dict[str, str], language: str) -> dict[str, object]:
     zh = language == "zh"
-    said: dict[str, object] = {"m": names[program.metric.id]}
+    name = names[program.metric.id]
+    said: dict[str, object] = {"m": name, **_number(name)}
     if program.dimension is not None:
         dimension = world.dimensions[program.dimension]
         said |= {
@@ -170,12 +180,13 @@ def _said(program: Program, world: World, asked: Arguments, names: dict[str, str
     elif operation in {"count_above", "list_above"}:
         said["t"] = asked[0]
     elif operation in {"what_if", "scenario"}:
-        said |= {"p": abs(int(asked[0])), "rise": _rise(asked[0], zh)}
+        said |= {"p": abs(int(asked[0])), "rise": _rise(asked[0], zh, name)}
         if operation == "scenario":
-            said |= {"p2": abs(int(asked[1])), "rise2": _rise(asked[1], zh)}
             parts = Space(world).scenario_parts(program.metric)
             assert parts is not None
-            said |= {"n": names[parts[0].id], "o": names[parts[1].id]}
+            upper, lower = (names[part.id] for part in parts)
+            said |= {"n": upper, "o": lower, "p2": abs(int(asked[1]))}
+            said |= {"rise": _rise(asked[0], zh, upper), "rise2": _rise(asked[1], zh, lower)}
     elif operation == "contribution":
         said |= {"n": asked[0], "a": asked[1], "b": asked[2]}
     elif operation == "chain_change":
@@ -183,7 +194,7 @@ def _said(program: Program, world: World, asked: Arguments, names: dict[str, str
     elif operation == "chain_metric":
         second: Metric | None = program.second
         assert second is not None
-        said["n"] = names[second.id]
+        said |= {"n": names[second.id], "was_n": _number(names[second.id])["was"]}
     elif operation == "drill":
         assert program.along is not None
         said["e"] = world.dimensions[program.along].name_zh if zh else world.dimensions[program.along].one_en
@@ -194,8 +205,20 @@ def _said(program: Program, world: World, asked: Arguments, names: dict[str, str
     return said
 
 
-def _rise(percent: object, zh: bool) -> str:
+def _plural(name: str) -> bool:
+    """ "refunds", "orders per active user"; not "gross", "status" or "ROAS"."""
+    head = name.split(" per ")[0].split(" of ")[0]
+    return head.endswith("s") and not head.endswith(("ss", "us", "is"))
+
+
+def _number(name: str) -> dict[str, str]:
+    if _plural(name):
+        return {"is": "are", "was": "were", "am": name}
+    return {"is": "is", "was": "was", "am": f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"}
+
+
+def _rise(percent: object, zh: bool, name: str) -> str:
     rises = int(str(percent)) > 0
     if zh:
         return "上升" if rises else "下降"
-    return "rises" if rises else "falls"
+    return ("rise" if rises else "fall") + ("" if _plural(name) else "s")
